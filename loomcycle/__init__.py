@@ -1,0 +1,5 @@
+"""The runtime: configuration, commands, admission, the worker, providers, tools, the CLI.
+
+What must not break here: effects are performed only for a run that this worker owns, and
+nothing but the journal writer appends to a journal.
+"""

@@ -1,0 +1,79 @@
+"""What a tool is: a name, a schema, a promise about repetition, and one coroutine.
+
+Specification: tools.md section 1. A tool never raises for a failed call; it returns a
+:class:`ToolOutput` with ``is_error``. Only cancellation passes through.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import NamedTuple, Protocol
+
+from msgspec import Struct
+
+from events.plan import RunPlan
+
+
+class Repeat(Enum):
+    """What recovery may do with a call that was started and has no recorded result.
+
+    ``SAFE``: run it again. ``OWN_STORE``: run it again with ``CallContext.recovering_since``
+    set; the tool finds its own earlier effect in our log by ``effect_id`` and reuses it.
+    ``UNSAFE``: never run again; the model is told that the outcome is unknown.
+    """
+
+    SAFE = "safe"
+    OWN_STORE = "own_store"
+    UNSAFE = "unsafe"
+
+
+class ToolOutput(NamedTuple):
+    text: str
+    is_error: bool = False
+
+
+class CallContext(Struct, frozen=True, kw_only=True):
+    """Who calls, and under which identity the effect is recorded.
+
+    ``effect_id`` is stable over crashes: ``<run_id>.<n of the tool_call event>``.
+    ``recovering_since`` is unix nanoseconds when the call may have run before, else None.
+    ``provider``/``model`` are those serving the run now; ``used_tokens`` those of its last turn.
+    """
+
+    run_id: str
+    session_id: str
+    agent_id: str
+    tenant: str
+    user_id: str
+    user_tier: str
+    effect_id: str
+    plan: RunPlan
+    started_ns: int
+    now_ns: int
+    recovering_since: int | None = None
+    provider: str = ""
+    model: str = ""
+    used_tokens: int = 0
+    caller_hosts: tuple[str, ...] | None = None
+    web_search_filter: str = ""
+
+
+class Tool(Protocol):
+    """``input_schema`` is JSON Schema text; ``side_effect_class`` is that of tools.md 3.12."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def description(self) -> str: ...
+
+    @property
+    def input_schema(self) -> bytes: ...
+
+    @property
+    def repeat(self) -> Repeat: ...
+
+    @property
+    def side_effect_class(self) -> str: ...
+
+    async def call(self, input_json: bytes, context: CallContext) -> ToolOutput: ...
