@@ -27,7 +27,6 @@ NEVER_EXPANDED: Final = frozenset(
         "LOOMCYCLE_OTEL_EXPORTER_OTLP_HEADERS",
         "LOOMCYCLE_MASTER_KEY",
         "LOOMCYCLE_NATS_URL",
-        "LOOMCYCLE_NATS_CREDS",
     }
 )
 

@@ -44,12 +44,16 @@ class Problem(Struct, frozen=True, kw_only=True):
 
 
 class ConfigError(Exception):
-    """The configuration cannot be used; `problems` lists every reason found."""
+    """The configuration cannot be used; `problems` lists every reason found.
+
+    `warnings` are those found on the way: a misspelt key often explains a problem.
+    """
 
     code = "config_invalid"
 
-    def __init__(self, problems: Sequence[Problem]) -> None:
+    def __init__(self, problems: Sequence[Problem], warnings: Sequence[str] = ()) -> None:
         self.problems = tuple(problems)
+        self.warnings = tuple(warnings)
         super().__init__(self.problems)
 
     def __str__(self) -> str:
@@ -105,9 +109,15 @@ class Findings:
     def error(
         self, path: FieldPath, message: str, code: str, *, place: Place | None = None
     ) -> None:
-        """Record a problem at a field path; its place is looked up unless given."""
+        """Record a problem at a field path; its place is looked up unless given.
+
+        A value that is missing because it was refused before is not reported again.
+        """
+        text = dotted(path)
+        if code == "missing" and any(problem.path == text for problem in self.problems):
+            return
         where = place or self.locate(path)
-        self.problems.append(Problem(path=dotted(path), message=message, code=code, place=where))
+        self.problems.append(Problem(path=text, message=message, code=code, place=where))
 
     def warn(self, path: FieldPath, message: str, *, place: Place | None = None) -> None:
         """Record a warning at a field path; its place is looked up unless given."""
@@ -118,4 +128,4 @@ class Findings:
     def raise_if_any(self) -> None:
         """Raise ConfigError when a problem was recorded."""
         if self.problems:
-            raise ConfigError(self.problems)
+            raise ConfigError(self.problems, self.warnings)

@@ -6,7 +6,7 @@ decoded, rules across fields live in `rules` and `agent_rules`.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from msgspec import Meta, Struct
 
@@ -246,7 +246,12 @@ class RuntimeConfig(Struct, frozen=True, kw_only=True):
 
 
 class Config(Struct, frozen=True, kw_only=True):
-    """The whole configuration: YAML layers, agent files, skills and environment applied."""
+    """The whole configuration: YAML layers, agent files, skills and environment applied.
+
+    `env` belongs to the recipe commands; keys that start with `x-` are for YAML anchors.
+    """
+
+    ignored_fields: ClassVar[frozenset[str]] = frozenset({"env"})
 
     defaults: DefaultsConfig = DefaultsConfig()
     models: dict[str, ProviderCandidate] = {}

@@ -6,7 +6,7 @@ Knows nothing of the schema. Scalars keep their text, so that a field of type st
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,9 @@ from msgspec import Struct
 from loomcycle.config.problems import FieldPath, Place
 
 _LOADER: type[Any] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_TAG = "tag:yaml.org,2002:"
+_TYPED_TAGS = frozenset(_TAG + name for name in ("int", "float", "bool", "null"))
+_TEXT_TAGS = frozenset(_TAG + name for name in ("str", "timestamp", "value", "binary"))
 
 
 class Scalar(Struct, frozen=True):
@@ -69,50 +72,126 @@ def parse(text: str, file: Path, *, first_line: int = 1) -> Node | None:
         loader = _LOADER(text)
         try:
             root = loader.get_single_node()
-            if root is None:
-                return None
-            node = _convert(loader, root, file, first_line, ())
+            node = _Converter(loader, file, first_line).convert(root) if root else None
         finally:
             loader.dispose()
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line = mark.line + first_line if mark else 0
         raise TreeError(error.problem or error.context or "malformed YAML", line) from None
-    except (yaml.YAMLError, ValueError) as error:
-        if isinstance(error, TreeError):
-            raise
+    except yaml.YAMLError:
         raise TreeError("malformed YAML", 0) from None
-    return None if node.is_null else node
+    except RecursionError:
+        raise TreeError("nested too deeply", 0) from None
+    return None if node is None or node.is_null else node
 
 
-def _convert(
-    loader: Any, node: yaml.Node, file: Path, first_line: int, above: tuple[yaml.Node, ...]
+class _Converter:
+    """Turns composed YAML nodes into Nodes, each shared (aliased) one once."""
+
+    def __init__(self, loader: Any, file: Path, first_line: int) -> None:
+        self._loader = loader
+        self._file = file
+        self._first_line = first_line
+        self._done: dict[int, Node] = {}
+        self._open: set[int] = set()
+
+    def convert(self, node: yaml.Node) -> Node:
+        if (known := self._done.get(id(node))) is not None:
+            return known
+        place = Place(self._file, self._line(node))
+        if id(node) in self._open:
+            raise TreeError("an alias refers to a node that contains it", place.line)
+        self._open.add(id(node))
+        match node:
+            case yaml.MappingNode():
+                converted = Node(self._mapping(node), place)
+            case yaml.SequenceNode():
+                converted = Node([self.convert(item) for item in node.value], place)
+            case _:
+                converted = Node(self._scalar(node), place)
+        self._open.discard(id(node))
+        self._done[id(node)] = converted
+        return converted
+
+    def _line(self, node: yaml.Node) -> int:
+        return int(node.start_mark.line) + self._first_line
+
+    def _mapping(self, node: yaml.MappingNode) -> dict[str, Node]:
+        written: set[str] = set()
+        for key, _ in node.value:
+            if not isinstance(key, yaml.ScalarNode):
+                raise TreeError("a key must be a plain word", self._line(key))
+            if key.value in written and key.tag != _TAG + "merge":
+                raise TreeError(f'key "{key.value}" appears twice', self._line(key))
+            written.add(key.value)
+        self._loader.flatten_mapping(node)
+        return {str(key.value): self.convert(value) for key, value in node.value}
+
+    def _scalar(self, node: yaml.Node) -> Scalar:
+        text = str(node.value)
+        if node.tag in _TEXT_TAGS:
+            return Scalar(text, text)
+        if node.tag not in _TYPED_TAGS:
+            raise TreeError(f"unknown tag {node.tag}", self._line(node))
+        try:
+            return Scalar(self._loader.construct_object(node), text)
+        except ValueError:
+            raise TreeError("malformed number", self._line(node)) from None
+
+
+def merge(
+    base: Node,
+    over: Node,
+    on_override: Callable[[FieldPath, Place], None] = lambda _path, _place: None,
 ) -> Node:
-    line = node.start_mark.line + first_line
-    if any(node is ancestor for ancestor in above):
-        raise TreeError("an alias refers to a node that contains it", line)
-    below = (*above, node)
-    place = Place(file, line)
-    match node:
-        case yaml.MappingNode():
-            loader.flatten_mapping(node)
-            merged = {id(value) for _, value in node.value}
-            fields: dict[str, Node] = {}
-            written = _written_keys(node)
-            for key_node, value_node in node.value:
-                key = _key_text(key_node, first_line)
-                if key in fields and key in written:
-                    if written[key] > 1:
-                        raise TreeError(f'key "{key}" appears twice', line)
-                    del merged
-                    merged = set()
-                fields[key] = _convert(loader, value_node, file, first_line, below)
-            return Node(fields, place)
-        case yaml.SequenceNode():
-            items = [_convert(loader, item, file, first_line, below) for item in node.value]
-            return Node(items, place)
+    """Lay `over` on `base`: mappings merge by key, anything else is replaced whole.
+
+    `on_override` hears of each existing key that gets a different value, and who set it.
+    """
+    return _merge(base, over, (), on_override)
+
+
+def _merge(
+    base: Node, over: Node, path: FieldPath, on_override: Callable[[FieldPath, Place], None]
+) -> Node:
+    if not (isinstance(base.value, dict) and isinstance(over.value, dict)):
+        if path and not same_value(base, over):
+            on_override(path, over.place)
+        return over
+    fields = dict(base.value)
+    for key, node in over.value.items():
+        present = fields.get(key)
+        fields[key] = _merge(present, node, (*path, key), on_override) if present else node
+    return Node(fields, over.place)
+
+
+def same_value(left: Node, right: Node) -> bool:
+    """Whether two nodes hold the same data, wherever each was written; 1 is not true."""
+    match left.value, right.value:
+        case dict(ours), dict(theirs):
+            return ours.keys() == theirs.keys() and all(
+                same_value(node, theirs[key]) for key, node in ours.items()
+            )
+        case list(ours), list(theirs):
+            return len(ours) == len(theirs) and all(
+                same_value(a, b) for a, b in zip(ours, theirs, strict=True)
+            )
+        case Scalar() as ours, Scalar() as theirs:
+            return type(ours.value) is type(theirs.value) and ours.value == theirs.value
         case _:
-            value = loader.construct_object(node)
-            if not isinstance(value, str | int | float | bool | None):
-                value = str(node.value)
-            return Node(Scalar(value, str(node.value)), place)
+            return False
+
+
+def find_place(root: Node, path: FieldPath) -> Place | None:
+    """The place of the deepest node that exists along a path; None when nothing along it exists."""
+    node = root
+    for part in path:
+        match node.value, part:
+            case dict(fields), str(key) if key in fields:
+                node = fields[key]
+            case list(items), int(index) if index < len(items):
+                node = items[index]
+            case _:
+                break
+    return None if node is root else node.place

@@ -1,0 +1,83 @@
+"""Creates the streams that a server lacks: at connect, and again after a server came back.
+
+Only creates. A stream that exists is left as it is, so several processes may do this at once and
+an operator's own settings survive. Changing a start queue's bounds is the one exception.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from events.log import LogError
+from events.nats_api import Api
+from events.nats_link import Link
+from events.streams import STARTS, STREAMS
+
+log = logging.getLogger(__name__)
+
+_RETRY_S = 0.05
+_RETRY_LIMIT_S = 2.0
+
+
+class Provision:
+    """Knows which streams must exist and tells listeners when they do again."""
+
+    def __init__(self, link: Link, prefix: str, replicas: int) -> None:
+        self._api = Api(link)
+        self._link = link
+        self._prefix = prefix
+        self._replicas = replicas
+        self._limits = (0, 0)
+        self._task: asyncio.Task[None] | None = None
+        self.ready: list[Callable[[], None]] = []
+        """Called after a reconnect once all streams exist."""
+        link.reconnected.append(self._again)
+
+    async def ensure(self) -> None:
+        """Create what is missing; raises LogError."""
+        present = await self._api.names(f"{self._prefix}.>")
+        missing = [spec for spec in STREAMS if spec.stream(self._prefix) not in present]
+        await asyncio.gather(
+            *(
+                self._api.create_stream(
+                    spec.config(self._prefix, self._replicas)
+                    if spec is not STARTS
+                    else self._starts()
+                )
+                for spec in missing
+            )
+        )
+
+    async def limit_starts(self, total: int, per_user: int) -> None:
+        """Bound the start queue; the bounds are kept for a queue that must be created again."""
+        self._limits = (total, per_user)
+        await self._api.update_stream(self._starts())
+
+    def _starts(self) -> dict[str, object]:
+        total, per_user = self._limits
+        return STARTS.config(self._prefix, self._replicas, total=total, per_user=per_user)
+
+    def _again(self) -> None:
+        if self._task is None or self._task.done():
+            self._task = asyncio.create_task(self._until_ready())
+
+    async def _until_ready(self) -> None:
+        delay = _RETRY_S
+        while not self._link.is_closed:
+            try:
+                await self.ensure()
+            except LogError as error:
+                log.info("streams are not ready yet: %s", error)
+                await asyncio.sleep(delay)
+                delay = min(delay * 2, _RETRY_LIMIT_S)
+                continue
+            for callback in list(self.ready):
+                callback()
+            return
+
+    async def close(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)

@@ -1,0 +1,125 @@
+"""What a projection is: a name, a version, tables and a pure fold from log items to writes.
+
+A fold sees items in stream order and answers with named statements and their values. It has no
+clock, no I/O and no state that outlives a batch, so that a rebuild gives the same rows however
+the stream was cut into batches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from projections.statements import Dialect, Statement, load
+
+Value = str | int | bytes | None
+Params = tuple[Value, ...]
+
+
+class Write(NamedTuple):
+    """One row change. Writes to one table with one ``key`` keep their order, others commute."""
+
+    statement: str
+    key: Hashable
+    params: Params
+
+
+class Held(Exception):
+    """A fold must not go past item ``seq`` of its stream until a newer version does it."""
+
+    def __init__(self, seq: int, reason: str) -> None:
+        super().__init__(f"sequence {seq}: {reason}")
+        self.seq, self.reason = seq, reason
+
+
+@dataclass(frozen=True)
+class Projection:
+    """A view. Its package holds ``schema.sql``, ``writes.sql`` and ``queries.sql``.
+
+    ``version`` rises with every change of tables or fold: the view is then rebuilt.
+    ``source`` names the one kind of stream that its tables fold. ``tables`` maps each table to
+    the columns that order it, which ``verify`` compares in.
+    """
+
+    name: str
+    version: int
+    source: str
+    tables: dict[str, tuple[str, ...]]
+    fold: Callable[[Sequence[Any]], list[Write]]
+
+    @property
+    def package(self) -> str:
+        return f"projections.{self.name}"
+
+    def schema(self, dialect: Dialect) -> list[Statement]:
+        """The statements that create the tables, in order."""
+        return list(load(self.package, "schema", dialect).values())
+
+    def writes(self, dialect: Dialect) -> dict[str, Statement]:
+        return load(self.package, "writes", dialect)
+
+
+class Group(NamedTuple):
+    """Values for one statement, executed together."""
+
+    statement: Statement
+    rows: list[Params]
+
+
+def grouped(writes: Iterable[Write], statements: dict[str, Statement]) -> list[Group]:
+    """Reorder writes into few groups without changing what they mean.
+
+    The k-th write of a key goes to round k of its table; rounds run one after another, and
+    inside a round every key appears once, so its statements may be gathered.
+    """
+    rounds: dict[tuple[str, int], dict[str, list[Params]]] = {}
+    depth: dict[tuple[str, Hashable], int] = {}
+    for name, key, params in writes:
+        place = (statements[name].table, key)
+        turn = depth.get(place, 0)
+        depth[place] = turn + 1
+        by_statement = rounds.get((place[0], turn))
+        if by_statement is None:
+            by_statement = rounds[place[0], turn] = {}
+        rows = by_statement.get(name)
+        if rows is None:
+            by_statement[name] = [params]
+        else:
+            rows.append(params)
+    order = sorted(rounds, key=lambda r: r[1])
+    return [Group(statements[name], rows) for r in order for name, rows in rounds[r].items()]
+
+
+class Move(NamedTuple):
+    """A projection's position in one stream, moved in the transaction of its writes."""
+
+    projection: str
+    stream: str
+    before: int
+    after: int
+    held: str = ""
+
+
+class ViewUnavailable(Exception):
+    """The view cannot answer now (being rebuilt, unreachable, or too far behind): try again."""
+
+    code = "view_unavailable"
+
+
+class ViewHeld(ViewUnavailable):
+    """The view stands before an event that a newer version wrote: update this replica."""
+
+    code = "view_held"
+
+
+class Damaged(Exception):
+    """The tables are gone or not readable: they must be rebuilt from the log."""
+
+
+class PositionMoved(Exception):
+    """Somebody else wrote the view: read its positions again."""
+
+
+class DatabaseBusy(Exception):
+    """A passing failure (locked, disk full, connection lost): nothing was written."""

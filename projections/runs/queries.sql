@@ -1,0 +1,133 @@
+-- name: run
+-- One run by its id.
+-- params: run_id
+SELECT
+    r.run_id, r.session_id, r.tenant, r.agent, r.agent_id, r.user_id, r.user_tier,
+    r.parent_agent_id, r.parent_context, r.status, r.stop_reason, r.error, r.started_ns,
+    r.completed_ns, r.input_tokens, r.output_tokens, r.cache_creation_input_tokens,
+    r.cache_read_input_tokens, r.max_context_tokens, r.model, r.provider, r.interactive,
+    r.origin, r.reader, r.principal, r.plan, r.machine, r.owner, r.epoch, r.parked,
+    r.last_n, r.last_commit, r.last_hash, r.last_commit_ns, r.last_seq, r.fault_kind,
+    r.fault, r.fault_seq,
+    (SELECT a.state FROM awaits AS a WHERE a.run_id = r.run_id ORDER BY a.n LIMIT 1),
+    (SELECT a.target FROM awaits AS a WHERE a.run_id = r.run_id ORDER BY a.n LIMIT 1)
+FROM runs AS r
+WHERE r.run_id = :run_id;
+
+-- name: run_by_agent_id
+-- The most recently started run of a tracking handle; a NULL tenant means any.
+-- params: agent_id, tenant
+SELECT
+    r.run_id, r.session_id, r.tenant, r.agent, r.agent_id, r.user_id, r.user_tier,
+    r.parent_agent_id, r.parent_context, r.status, r.stop_reason, r.error, r.started_ns,
+    r.completed_ns, r.input_tokens, r.output_tokens, r.cache_creation_input_tokens,
+    r.cache_read_input_tokens, r.max_context_tokens, r.model, r.provider, r.interactive,
+    r.origin, r.reader, r.principal, r.plan, r.machine, r.owner, r.epoch, r.parked,
+    r.last_n, r.last_commit, r.last_hash, r.last_commit_ns, r.last_seq, r.fault_kind,
+    r.fault, r.fault_seq,
+    (SELECT a.state FROM awaits AS a WHERE a.run_id = r.run_id ORDER BY a.n LIMIT 1),
+    (SELECT a.target FROM awaits AS a WHERE a.run_id = r.run_id ORDER BY a.n LIMIT 1)
+FROM runs AS r
+WHERE r.agent_id = :agent_id AND (CAST(:tenant AS TEXT) IS NULL OR r.tenant = :tenant)
+ORDER BY r.started_ns DESC, r.run_id DESC
+LIMIT 1;
+
+-- name: runs_of_user
+-- Runs of a user, newest start first; NULL status or tenant means any.
+-- params: user_id, status, tenant, row_limit
+SELECT
+    r.run_id, r.session_id, r.tenant, r.agent, r.agent_id, r.user_id, r.user_tier,
+    r.parent_agent_id, r.parent_context, r.status, r.stop_reason, r.error, r.started_ns,
+    r.completed_ns, r.input_tokens, r.output_tokens, r.cache_creation_input_tokens,
+    r.cache_read_input_tokens, r.max_context_tokens, r.model, r.provider, r.interactive,
+    r.origin, r.reader, r.principal, r.plan, r.machine, r.owner, r.epoch, r.parked,
+    r.last_n, r.last_commit, r.last_hash, r.last_commit_ns, r.last_seq, r.fault_kind,
+    r.fault, r.fault_seq,
+    (SELECT a.state FROM awaits AS a WHERE a.run_id = r.run_id ORDER BY a.n LIMIT 1),
+    (SELECT a.target FROM awaits AS a WHERE a.run_id = r.run_id ORDER BY a.n LIMIT 1)
+FROM runs AS r
+WHERE r.user_id = :user_id
+  AND (CAST(:status AS TEXT) IS NULL OR r.status = :status)
+  AND (CAST(:tenant AS TEXT) IS NULL OR r.tenant = :tenant)
+ORDER BY r.started_ns DESC, r.run_id DESC
+LIMIT :row_limit;
+
+-- name: runs_of_session
+-- Runs of a session in the order they started.
+-- params: session_id
+SELECT
+    r.run_id, r.session_id, r.tenant, r.agent, r.agent_id, r.user_id, r.user_tier,
+    r.parent_agent_id, r.parent_context, r.status, r.stop_reason, r.error, r.started_ns,
+    r.completed_ns, r.input_tokens, r.output_tokens, r.cache_creation_input_tokens,
+    r.cache_read_input_tokens, r.max_context_tokens, r.model, r.provider, r.interactive,
+    r.origin, r.reader, r.principal, r.plan, r.machine, r.owner, r.epoch, r.parked,
+    r.last_n, r.last_commit, r.last_hash, r.last_commit_ns, r.last_seq, r.fault_kind,
+    r.fault, r.fault_seq,
+    (SELECT a.state FROM awaits AS a WHERE a.run_id = r.run_id ORDER BY a.n LIMIT 1),
+    (SELECT a.target FROM awaits AS a WHERE a.run_id = r.run_id ORDER BY a.n LIMIT 1)
+FROM runs AS r
+WHERE r.session_id = :session_id
+ORDER BY r.started_ns, r.run_id;
+
+-- name: running_runs
+-- Runs that can make progress or wait, least recently moved first, without those whose fold
+-- stopped; a NULL owner means any, unparked = 1 leaves parked ones out.
+-- params: owner, unparked
+SELECT
+    r.run_id, r.session_id, r.tenant, r.agent, r.agent_id, r.user_id, r.user_tier,
+    r.parent_agent_id, r.parent_context, r.status, r.stop_reason, r.error, r.started_ns,
+    r.completed_ns, r.input_tokens, r.output_tokens, r.cache_creation_input_tokens,
+    r.cache_read_input_tokens, r.max_context_tokens, r.model, r.provider, r.interactive,
+    r.origin, r.reader, r.principal, r.plan, r.machine, r.owner, r.epoch, r.parked,
+    r.last_n, r.last_commit, r.last_hash, r.last_commit_ns, r.last_seq, r.fault_kind,
+    r.fault, r.fault_seq,
+    (SELECT a.state FROM awaits AS a WHERE a.run_id = r.run_id ORDER BY a.n LIMIT 1),
+    (SELECT a.target FROM awaits AS a WHERE a.run_id = r.run_id ORDER BY a.n LIMIT 1)
+FROM runs AS r
+WHERE r.status = 'running' AND r.fault_seq = 0
+  AND (CAST(:owner AS TEXT) IS NULL OR r.owner = :owner)
+  AND (:unparked = 0 OR r.parked = 0)
+ORDER BY r.last_seq;
+
+-- name: descendants
+-- Running runs below a handle, however deep.
+-- params: agent_id, tenant
+WITH RECURSIVE tree (agent_id, run_id) AS (
+    SELECT c.agent_id, c.run_id FROM runs AS c
+    WHERE c.parent_agent_id = :agent_id AND c.parent_agent_id <> '' AND c.tenant = :tenant
+    UNION
+    SELECT c.agent_id, c.run_id FROM runs AS c JOIN tree AS t ON c.parent_agent_id = t.agent_id
+    WHERE c.parent_agent_id <> '' AND c.tenant = :tenant
+)
+SELECT
+    r.run_id, r.session_id, r.tenant, r.agent, r.agent_id, r.user_id, r.user_tier,
+    r.parent_agent_id, r.parent_context, r.status, r.stop_reason, r.error, r.started_ns,
+    r.completed_ns, r.input_tokens, r.output_tokens, r.cache_creation_input_tokens,
+    r.cache_read_input_tokens, r.max_context_tokens, r.model, r.provider, r.interactive,
+    r.origin, r.reader, r.principal, r.plan, r.machine, r.owner, r.epoch, r.parked,
+    r.last_n, r.last_commit, r.last_hash, r.last_commit_ns, r.last_seq, r.fault_kind,
+    r.fault, r.fault_seq,
+    (SELECT a.state FROM awaits AS a WHERE a.run_id = r.run_id ORDER BY a.n LIMIT 1),
+    (SELECT a.target FROM awaits AS a WHERE a.run_id = r.run_id ORDER BY a.n LIMIT 1)
+FROM runs AS r JOIN tree AS t ON t.run_id = r.run_id
+WHERE r.status = 'running'
+ORDER BY r.started_ns, r.run_id;
+
+-- name: live_counts
+-- Running runs of each user, and how many of them are parked.
+-- No parameters.
+SELECT tenant, user_id, COUNT(*), CAST(SUM(parked) AS BIGINT)
+FROM runs
+WHERE status = 'running' AND fault_seq = 0
+GROUP BY tenant, user_id;
+
+-- name: faulty_runs
+-- Runs whose fold stopped, in the order they did.
+-- params: row_limit
+SELECT run_id, tenant, fault_kind, fault, fault_seq
+FROM runs WHERE fault_seq > 0 ORDER BY fault_seq LIMIT :row_limit;
+
+-- name: any_held
+-- Whether some run waits for a newer version of this software.
+-- No parameters.
+SELECT COUNT(*) FROM runs WHERE fault_seq > 0 AND fault_kind = 'held';

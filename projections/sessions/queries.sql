@@ -1,0 +1,6 @@
+-- name: session
+-- One session by its id.
+-- params: session_id
+SELECT session_id, tenant, agent, user_id, created_ns
+FROM sessions
+WHERE session_id = :session_id;

@@ -1,0 +1,272 @@
+"""State from events: one small function for each event type, checked against ``machine.MOVES``.
+
+Folding a prefix and then the rest gives the same state as folding all at once. An event that
+has no place in the current phase raises :class:`Misplaced`; nothing is guessed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import msgspec
+from msgspec import Raw
+
+from events.commit import Chain, Commit, JournalError
+from events.content import Segment, flatten
+from events.plan import RunPlan, SystemBlock
+from events.vocabulary import (
+    CancelRequested,
+    Event,
+    ModelAnswered,
+    ModelFailed,
+    ModelStarted,
+    RunClaimed,
+    RunFinished,
+    RunStarted,
+    RunWithdrawn,
+    SystemPrompt,
+    Text,
+    ToolCall,
+    ToolResult,
+    ToolStarted,
+    Unrecognised,
+    Usage,
+    UsageTotals,
+    UserInput,
+    type_of,
+)
+from replay import conversation
+from replay.conversation import Block, Message
+from replay.machine import MOVES
+from replay.state import Call, Phase, RecordedCall, State
+
+METADATA_LABEL = (
+    "Run metadata, provided by the operator of this system (trusted, not written by the user):"
+)
+
+
+class Misplaced(ValueError):
+    """An event that cannot follow what came before."""
+
+
+def apply(state: State, event: Event, n: int, ts: int, *, masked: bool = False) -> None:
+    """Fold one event. Raises Misplaced; the state is then unusable."""
+    if n != state.n + 1:
+        raise Misplaced(f"event {n} after event {state.n}")
+    name = type_of(event)
+    allowed = MOVES[state.phase].get(name)
+    if allowed is None:
+        raise Misplaced(f"event {n}: {name} in phase {state.phase.value}")
+    if len(allowed) == 1:
+        handler = _HANDLERS.get(name)
+        if handler is not None:
+            handler(state, event, n, ts, masked)
+        state.phase = allowed[0]
+    else:
+        state.phase = _HANDLERS[name](state, event, n, ts, masked)
+    state.n = n
+    state.last_ts = ts
+
+
+def apply_commit(state: State, commit: Commit) -> None:
+    """Fold a stored commit whose place in the chain was checked. Raises JournalError."""
+    for record in commit.records():
+        event = record.event
+        if isinstance(event, Unrecognised):
+            state.n, state.last_ts = record.n, record.ts
+            continue
+        try:
+            apply(state, event, record.n, record.ts, masked=record.header.masked)
+        except Misplaced as cause:
+            raise JournalError(commit.run, commit.c, commit.seq, str(cause)) from None
+    header = commit.header
+    sealed_by(state, header.c, commit.hash, header.epoch, header.writer)
+
+
+def sealed_by(state: State, c: int, hash_: str, epoch: int, writer: str) -> None:
+    """Note the commit that holds the events folded last."""
+    state.commits, state.commit_hash, state.epoch, state.writer = c, hash_, epoch, writer
+
+
+def fold(plan: RunPlan, commits: Iterable[Commit], history: Sequence[Message] = ()) -> State:
+    """Fold a whole journal, checking its chain. Raises JournalError."""
+    state = State(plan, list(history))
+    chain: Chain | None = None
+    for commit in commits:
+        if chain is None:
+            chain = Chain(commit.run)
+        chain.check(commit)
+        apply_commit(state, commit)
+    return state
+
+
+def opening_message(payload: Iterable[Segment]) -> Message | None:
+    """All user blocks of all segments as one message; None when there are none."""
+    blocks: list[Block] = [
+        conversation.Text(flatten(block), block.cacheable and block.type != "untrusted-block")
+        for segment in payload
+        if segment.role == "user"
+        for block in segment.content
+    ]
+    return Message("user", tuple(blocks)) if blocks else None
+
+
+def metadata_block(metadata: Raw) -> SystemBlock | None:
+    """The extra system block of a run's metadata (http-runs.md section 3.4)."""
+    if not metadata or bytes(metadata) in (b"{}", b"null"):
+        return None
+    pretty = msgspec.json.format(bytes(metadata), indent=2).decode()
+    return SystemBlock(f"{METADATA_LABEL}\n{pretty}")
+
+
+def _run_started(s: State, e: RunStarted, n: int, ts: int, masked: bool) -> None:
+    s.facts = e
+    s.started_ns = e.started_ns or ts
+
+
+def _user_input(s: State, e: UserInput, n: int, ts: int, masked: bool) -> None:
+    if e.inbox:
+        s.taken.add(e.inbox)
+    message = opening_message(e.payload)
+    if message is not None:
+        if masked:
+            s.masked[n] = (len(s.messages), -1)
+        s.messages.append(message)
+    if s.phase is not Phase.OPENING:
+        return
+    if message is not None:
+        s.input_text = "".join(b.text for b in message.blocks if isinstance(b, conversation.Text))
+    own = tuple(
+        SystemBlock(flatten(block), block.cacheable)
+        for segment in e.payload
+        if segment.role == "system"
+        for block in segment.content
+    )
+    facts = s.started
+    extra = metadata_block(facts.metadata) if facts.metadata is not None else None
+    s.system = s.plan.system + ((extra,) if extra else ()) + own
+
+
+def _system_prompt(s: State, e: SystemPrompt, n: int, ts: int, masked: bool) -> None:
+    s.system_prompt = e.payload.system_prompt
+
+
+def _model_started(s: State, e: ModelStarted, n: int, ts: int, masked: bool) -> None:
+    s.attempt = e.attempt
+    s.turn_text, s.turn_calls = "", []
+
+
+def _text(s: State, e: Text, n: int, ts: int, masked: bool) -> None:
+    s.turn_text = e.text
+    if masked:
+        s.masked[n] = (len(s.messages), 0)
+
+
+def _tool_call(s: State, e: ToolCall, n: int, ts: int, masked: bool) -> None:
+    use = e.tool_use
+    if masked:
+        s.masked[n] = (len(s.messages), len(s.turn_calls) + (1 if s.turn_text else 0))
+    s.turn_calls.append(Call(n, ts, use.id, use.name, use.input))
+
+
+def _usage(s: State, e: Usage, n: int, ts: int, masked: bool) -> None:
+    s.last_usage = e.usage
+    s.usage = _add(s.usage, e.usage)
+
+
+def _model_answered(s: State, e: ModelAnswered, n: int, ts: int, masked: bool) -> Phase:
+    blocks: list[Block] = [conversation.Text(s.turn_text)] if s.turn_text else []
+    blocks += [conversation.ToolUse(c.id, c.name, c.input) for c in s.turn_calls]
+    s.messages.append(Message("assistant", tuple(blocks), e.reasoning))
+    s.final_text = s.turn_text
+    s.provider, s.model = e.provider or s.provider, e.model or s.model
+    s.stop_reason = e.stop_reason
+    s.calls, s.turn_calls, s.turn_text = s.turn_calls, [], ""
+    s.iteration += 1
+    s.attempt = 1
+    s.claims = 0
+    return Phase.TOOLS if s.calls and e.stop_reason == "tool_use" else Phase.ENDING
+
+
+def _model_failed(s: State, e: ModelFailed, n: int, ts: int, masked: bool) -> None:
+    s.error, s.failed_partial = e.error, e.partial
+
+
+def _tool_started(s: State, e: ToolStarted, n: int, ts: int, masked: bool) -> None:
+    _call(s, e.tool_use_id, n).started = True
+
+
+def _tool_result(s: State, e: ToolResult, n: int, ts: int, masked: bool) -> Phase:
+    call = _call(s, e.tool_use.id, n)
+    if call.done:
+        raise Misplaced(f"event {n}: a second result for call {call.id}")
+    call.done, call.text, call.is_error = True, e.text, e.is_error
+    if masked:
+        s.masked[n] = (len(s.messages), s.calls.index(call))
+    s.claims = 0
+    if not all(c.done for c in s.calls):
+        return Phase.TOOLS
+    results = [conversation.ToolResult(c.id, c.name, c.text, c.is_error) for c in s.calls]
+    s.messages.append(Message("user", tuple(results)))
+    s.recorded += [RecordedCall(c.name, c.input, c.text, c.is_error) for c in s.calls]
+    s.calls = []
+    return Phase.MODEL
+
+
+def _claimed(s: State, e: RunClaimed, n: int, ts: int, masked: bool) -> None:
+    s.claims += 1
+
+
+def _cancel(s: State, e: CancelRequested, n: int, ts: int, masked: bool) -> None:
+    if e.inbox:
+        s.taken.add(e.inbox)
+    if s.cancel is None:
+        s.cancel = e
+
+
+def _finished(s: State, e: RunFinished, n: int, ts: int, masked: bool) -> None:
+    s.finished = e
+
+
+def _withdrawn(s: State, e: RunWithdrawn, n: int, ts: int, masked: bool) -> None:
+    s.finished = RunFinished(status="failed", error=e.reason)
+
+
+def _call(s: State, tool_use_id: str, n: int) -> Call:
+    for call in s.calls:
+        if call.id == tool_use_id:
+            return call
+    raise Misplaced(f"event {n}: no call {tool_use_id} in this turn")
+
+
+def _add(total: UsageTotals | None, turn: UsageTotals) -> UsageTotals:
+    if total is None:
+        return turn
+    return UsageTotals(
+        input_tokens=total.input_tokens + turn.input_tokens,
+        output_tokens=total.output_tokens + turn.output_tokens,
+        cache_creation_input_tokens=total.cache_creation_input_tokens
+        + turn.cache_creation_input_tokens,
+        cache_read_input_tokens=total.cache_read_input_tokens + turn.cache_read_input_tokens,
+        model=turn.model or total.model,
+    )
+
+
+_HANDLERS: dict[str, Callable[[State, Any, int, int, bool], Any]] = {
+    "run.started": _run_started,
+    "user_input": _user_input,
+    "system_prompt": _system_prompt,
+    "model.started": _model_started,
+    "text": _text,
+    "tool_call": _tool_call,
+    "usage": _usage,
+    "model.answered": _model_answered,
+    "model.failed": _model_failed,
+    "tool.started": _tool_started,
+    "tool_result": _tool_result,
+    "run.claimed": _claimed,
+    "run.cancel_requested": _cancel,
+    "run.finished": _finished,
+    "run.withdrawn": _withdrawn,
+}

@@ -1,0 +1,150 @@
+"""What is known of a run after some of its events: plain data, changed only by ``fold.py``."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from msgspec import Raw
+
+from events.plan import RunPlan, SystemBlock
+from events.vocabulary import CancelRequested, RunFinished, RunRef, RunStarted, UsageTotals
+from replay.conversation import Message
+from replay.hashing import RollingHash
+
+
+class Phase(Enum):
+    """Where a run stands between two events; the table of moves is in ``machine.py``."""
+
+    NEW = "new"
+    OPENING = "opening"
+    MODEL = "model"
+    TOOLS = "tools"
+    ENDING = "ending"
+    FINISHED = "finished"
+
+
+class Call:
+    """A tool call of the current turn; ``n`` is its event's number, hence its effect id."""
+
+    __slots__ = ("done", "id", "input", "is_error", "n", "name", "started", "text", "ts")
+
+    def __init__(self, n: int, ts: int, id: str, name: str, input: Raw) -> None:
+        self.n, self.ts, self.id, self.name, self.input = n, ts, id, name, input
+        self.started = False
+        self.done = False
+        self.text = ""
+        self.is_error = False
+
+
+class RecordedCall:
+    """A finished call of this run, as a program replays it."""
+
+    __slots__ = ("input", "is_error", "name", "text")
+
+    def __init__(self, name: str, input: Raw, text: str, is_error: bool) -> None:
+        self.name, self.input, self.text, self.is_error = name, input, text, is_error
+
+
+class State:
+    """The fold of a run's events. ``n`` is the number of the last event folded.
+
+    ``messages`` is the conversation as the model sees it: earlier runs of the session first
+    (``history`` of them), masked where the journal is masked. ``iteration`` counts finished
+    model turns; ``attempt`` the calls made for the turn that is due.
+    """
+
+    __slots__ = (
+        "attempt",
+        "calls",
+        "cancel",
+        "claims",
+        "commit_hash",
+        "commits",
+        "epoch",
+        "error",
+        "facts",
+        "failed_partial",
+        "final_text",
+        "finished",
+        "history",
+        "input_text",
+        "iteration",
+        "last_ts",
+        "last_usage",
+        "masked",
+        "messages",
+        "model",
+        "n",
+        "phase",
+        "plan",
+        "provider",
+        "recorded",
+        "rolling",
+        "started_ns",
+        "stop_reason",
+        "system",
+        "system_prompt",
+        "taken",
+        "turn_calls",
+        "turn_n",
+        "turn_text",
+        "usage",
+        "writer",
+    )
+
+    def __init__(self, plan: RunPlan, history: list[Message] | None = None) -> None:
+        self.plan = plan
+        self.messages: list[Message] = list(history or ())
+        self.history = len(self.messages)
+        self.rolling = RollingHash()
+        self.phase = Phase.NEW
+        self.facts: RunStarted | None = None
+        self.system: tuple[SystemBlock, ...] = plan.system
+        self.system_prompt = ""
+        self.input_text = ""
+        self.started_ns = 0
+        self.iteration = 0
+        self.attempt = 1
+        self.turn_text = ""
+        self.turn_n = 0
+        self.turn_calls: list[Call] = []
+        self.calls: list[Call] = []
+        self.recorded: list[RecordedCall] = []
+        self.masked: dict[int, tuple[int, int]] = {}
+        self.stop_reason = ""
+        self.error = ""
+        self.failed_partial = False
+        self.final_text = ""
+        self.usage: UsageTotals | None = None
+        self.last_usage: UsageTotals | None = None
+        self.provider = plan.provider
+        self.model = plan.model
+        self.cancel: CancelRequested | None = None
+        self.finished: RunFinished | None = None
+        self.claims = 0
+        self.taken: set[str] = set()
+        self.n = 0
+        self.last_ts = 0
+        self.commits = 0
+        self.commit_hash = ""
+        self.epoch = 0
+        self.writer = ""
+
+    @property
+    def run(self) -> str:
+        return self.started.run
+
+    @property
+    def started(self) -> RunStarted:
+        """The opening facts. Raises ValueError before ``run.started`` was folded."""
+        if self.facts is None:
+            raise ValueError("the run has not started")
+        return self.facts
+
+    @property
+    def ref(self) -> RunRef:
+        return RunRef(self.run, self.n)
+
+    def pending(self) -> list[Call]:
+        """Calls of the current turn that have no result, in the model's order."""
+        return [call for call in self.calls if not call.done]
