@@ -24,7 +24,8 @@ _RETRY_LIMIT_S = 2.0
 class Provision:
     """Knows which streams must exist and tells listeners when they do again."""
 
-    def __init__(self, link: Link, prefix: str, replicas: int) -> None:
+    def __init__(self, link: Link, prefix: str, replicas: int, ack_wait_s: float) -> None:
+        self.ack_wait_s = ack_wait_s
         self._api = Api(link)
         self._link = link
         self._prefix = prefix

@@ -21,9 +21,6 @@ from events.nats_provision import Provision
 
 log = logging.getLogger(__name__)
 
-ACK_WAIT_S = 10.0
-"""An item whose holder is silent for so long is delivered again."""
-
 HOLD_S = 0.05
 """How long an item beyond the worker's room is held before it is handed back."""
 
@@ -235,7 +232,7 @@ class NatsSource:
                 "deliver_policy": "all",
                 "ack_policy": "explicit",
                 "replay_policy": "instant",
-                "ack_wait": int(ACK_WAIT_S * _SECOND_NS),
+                "ack_wait": int(self._provision.ack_wait_s * _SECOND_NS),
                 "max_ack_pending": -1,
                 "max_waiting": 8192,
             },

@@ -15,6 +15,7 @@ from events.nats_provision import Provision
 from events.nats_queue import NatsStartQueue, NatsWakeQueue
 from events.nats_timers import NatsTimers
 from events.seals import LogSeals, Sealer
+from events.streams import ACK_WAIT_S
 from events.subjects import Subjects
 
 
@@ -25,6 +26,7 @@ async def connect(
     name: str,
     prefix: str = "loom",
     replicas: int = 1,
+    ack_wait_s: float = ACK_WAIT_S,
     timeout_s: float = REQUEST_TIMEOUT_S,
     connect_timeout_s: float = 5.0,
     user: str | None = None,
@@ -36,7 +38,8 @@ async def connect(
     """Connect, create missing streams and return the store.
 
     ``name`` shows in the server's monitoring; ``credentials`` is a path of a NATS creds file;
-    ``replicas`` applies to streams created here; ``master_key`` has 32 bytes. Raises
+    ``replicas`` applies to streams created here; ``ack_wait_s`` must be the same in all processes
+    of a deployment; ``master_key`` has 32 bytes. Raises
     LogUnavailable, and SealError for a malformed key.
     """
     sealer = Sealer(master_key)
@@ -52,7 +55,7 @@ async def connect(
         credentials=credentials,
         tls=tls,
     )
-    provision = Provision(link, prefix, replicas)
+    provision = Provision(link, prefix, replicas, ack_wait_s)
     try:
         await provision.ensure()
     except BaseException:

@@ -18,6 +18,8 @@ from events.subjects import Subjects
 
 DUE_DEPTH = 64
 
+TimerIds = set[tuple[str, str]]
+
 
 class NatsTimers:
     """See :class:`events.log.Timers`."""
@@ -46,7 +48,7 @@ class NatsTimers:
             self._api.purge(self._stream, self._subjects.due(kind, timer_id)),
         )
 
-    async def pending(self) -> set[tuple[str, str]]:
+    async def pending(self) -> TimerIds:
         _, found = await self._api.subjects(self._stream, self._subjects.any("timer"))
         parsed = map(self._subjects.parse, found)
         return {(timer.key, timer.name) for timer in parsed}

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import contextlib
 import os
 import re
 import secrets
@@ -46,10 +47,8 @@ def load_master_key(data_dir: Path, given: str = "") -> bytes:
                 file.write(secrets.token_hex(KEY_BYTES) + "\n")
                 file.flush()
                 os.fsync(file.fileno())
-            try:
+            with contextlib.suppress(FileExistsError):
                 os.link(draft, path)
-            except FileExistsError:
-                pass
         finally:
             draft.unlink()
     return _decode_key(path.read_text().strip(), str(path))

@@ -82,11 +82,14 @@ def decode(data: bytes) -> MemoryWritten | None:
         if event.v <= STATE_VERSION:
             return event
     except (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError) as cause:
-        return _unknown(data, str(cause))
-    return _unknown(data, "")
+        _judge(data, str(cause))
+        return None
+    _judge(data, "")
+    return None
 
 
-def _unknown(data: bytes, reason: str) -> None:
+def _judge(data: bytes, reason: str) -> None:
+    """Raise for an event that was not understood, unless it need not be."""
     try:
         envelope = _decode_envelope(data)
     except (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError) as cause:

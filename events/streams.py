@@ -18,6 +18,9 @@ from events.subjects import STATE_AREAS, Subjects
 LEASE_TTL_S = 4.0
 """A lease that was not renewed for so long is free again."""
 
+ACK_WAIT_S = 10.0
+"""A work item whose holder is silent for so long is delivered again."""
+
 DUPLICATE_WINDOW_S = 120.0
 """For so long a repeated ``Nats-Msg-Id`` is recognised."""
 

@@ -24,7 +24,7 @@ from events.commit import (
     new_event,
 )
 from events.log import EventStore, LogUnavailable, Message, OutcomeUnknown, WrongSequence
-from events.vocabulary import Event
+from events.vocabulary import Event, RunWithdrawn
 from replay.fold import apply, sealed_by
 from replay.state import State
 
@@ -71,7 +71,6 @@ class RunJournal:
     """
 
     __slots__ = (
-        "_masker",
         "_now_ns",
         "_observer",
         "_staged",
@@ -83,7 +82,9 @@ class RunJournal:
         "inbox_seq",
         "inbox_subject",
         "journal_seq",
+        "masker",
         "plain",
+        "run_id",
         "run_seq",
         "state",
         "tenant",
@@ -110,10 +111,11 @@ class RunJournal:
         self.inbox_subject = store.subjects.inbox(tenant, run_id)
         self._now_ns = now_ns
         self._observer = observer
-        self._masker = masker
+        self.masker = masker
         self._staged: list[tuple[NewEvent, Event]] = []
         self.state = state
         self.tenant = tenant
+        self.run_id = run_id
         self.worker = worker
         self.epoch = epoch
         self.journal_seq = journal_seq
@@ -126,7 +128,7 @@ class RunJournal:
     def stage(self, event: Event) -> None:
         """Fold ``event`` and put it into the next commit."""
         n = self.state.n + 1
-        shown = event if self._masker is None else self._masker.mask(event)
+        shown = event if self.masker is None else self.masker.mask(event)
         masked = shown is not event
         new = new_event(shown)
         if masked:
@@ -145,13 +147,13 @@ class RunJournal:
         Raises Fenced (stop at once) and, only with ``closing``, InboxMoved (staged events stay
         staged, the closing ones are dropped). Waits while the log is away.
         """
-        state, masker = self.state, self._masker
+        state, masker = self.state, self.masker
         last = [e if masker is None else masker.mask(e) for e in closing]
         shown = [event for _, event in self._staged] + last
         c = state.commits + 1
         ts = self._now_ns()
         data, hash_, header, blobs = encode_commit(
-            run=state.run,
+            run=self.run_id,
             c=c,
             prev=state.commit_hash,
             epoch=self.epoch or c,
@@ -177,7 +179,7 @@ class RunJournal:
         masked = [e.n for e in header.events if e.masked and e.n in self.plain]
         if masked:
             plain = _encode({str(n): self.plain[n] for n in masked})
-            run = self.state.run
+            run = self.run_id
             await self._while_away(lambda: self._store.seals.put(run, f"commit-{c}", plain))
 
     async def _append(self, data: bytes, hash_: str, closing: bool) -> int:
@@ -249,3 +251,29 @@ class RunJournal:
 async def pause(attempt: int) -> None:
     """Wait before the next attempt while the log is away."""
     await asyncio.sleep(RETRY_S[min(attempt, len(RETRY_S) - 1)])
+
+
+async def withdraw(
+    store: EventStore, tenant: str, run_id: str, reason: str, *, writer: str, ts: int
+) -> bool:
+    """Write the tombstone of a start that nobody took; False when the run did start.
+
+    Raises LogError when the log is away.
+    """
+    data, hash_, _, _ = encode_commit(
+        run=run_id,
+        c=1,
+        prev="",
+        epoch=1,
+        writer=writer,
+        first_n=1,
+        ts=ts,
+        events=[new_event(RunWithdrawn(reason=reason))],
+    )
+    subject = store.subjects.journal(tenant, run_id)
+    try:
+        await store.log.append(subject, data, after=0)
+    except (WrongSequence, OutcomeUnknown):
+        last = await store.log.last(subject)
+        return last is not None and decode(last.data, last.seq).hash == hash_
+    return True

@@ -113,6 +113,7 @@ class Redactor:
     def __init__(self, layers: Sequence[_Layer], *, shapes: bool) -> None:
         self._layers = tuple(layers)
         self._shapes = shapes
+        self._initials = frozenset(word[0] for layer in layers for word in layer.automaton)
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str]) -> Redactor:
@@ -130,10 +131,13 @@ class Redactor:
         known = {*values.values(), *(shape.placeholder for shape in _SHAPES)}
         return cls([_Layer(values, known | {CREDENTIAL_PLACEHOLDER})], shapes=enabled)
 
-    def for_run(self, credentials: Iterable[str]) -> Redactor:
-        """A redactor that also masks a run's bearer and credentials (4 bytes and longer)."""
+    def for_run(self, credentials: Mapping[str, str]) -> Redactor:
+        """A redactor that also masks these values (4 bytes and longer); their names are not used.
+
+        Give the run's credentials and, under any name, its bearer.
+        """
         values: dict[str, str] = {}
-        for value in credentials:
+        for value in credentials.values():
             _add_spellings(values, value, CREDENTIAL_PLACEHOLDER, MIN_CREDENTIAL_BYTES)
         if not values:
             return self
@@ -232,6 +236,8 @@ class Redactor:
             return len(text)
         longest = max(layer.longest for layer in self._layers)
         for start in range(max(0, len(text) - longest), len(text)):
+            if text[start] not in self._initials:
+                continue
             ending = text[start:]
             if any(layer.automaton.longest_prefix(ending) == len(ending) for layer in self._layers):
                 return start

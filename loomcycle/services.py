@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Protocol
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
 
 from events.ids import HexSource, random_hex
 from events.log import EventStore
-from loomcycle.journal import Masker
 from loomcycle.live import LiveRuns
 from loomcycle.loading import Plans
 from loomcycle.providers.base import Provider
 from loomcycle.tools.base import Tool
+
+if TYPE_CHECKING:
+    from loomcycle.masking import RunMasker
 
 
 class Providers(Protocol):
@@ -22,9 +24,9 @@ class Providers(Protocol):
 
 
 class Redaction(Protocol):
-    """Builds the masker of one run; ``None`` when redaction is switched off."""
+    """Builds the masker of one run."""
 
-    def for_run(self, credentials: Mapping[str, str]) -> Masker | None: ...
+    def for_run(self, credentials: Mapping[str, str]) -> RunMasker: ...
 
 
 @dataclass
@@ -44,4 +46,3 @@ class Services:
     redaction: Redaction | None = None
     new_hex: HexSource = random_hex
     delta_flush_s: float = 0.005
-    interpreters: set[object] = field(default_factory=set)

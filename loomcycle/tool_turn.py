@@ -79,9 +79,7 @@ class ToolTurn:
         order = list(tasks)
         try:
             while tasks:
-                finished, tasks = await asyncio.wait(
-                    tasks, return_when=asyncio.FIRST_COMPLETED
-                )
+                finished, tasks = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
                 for task in sorted(finished, key=order.index):
                     self._result(*task.result())
                 if tasks:

@@ -206,6 +206,8 @@ def walk(
             continue
         try:
             pending += _listing(descriptor, item, enter, accept, checkpoint)
+        except OSError:
+            continue
         finally:
             os.close(descriptor)
 

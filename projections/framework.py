@@ -9,9 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from projections.statements import Dialect, Statement, load
+
+Kind = Literal["runs", "state"]
+"""What a stream holds; RUNS-0 to RUNS-3 are four streams of one kind."""
 
 Value = str | int | bytes | None
 Params = tuple[Value, ...]
@@ -25,26 +28,18 @@ class Write(NamedTuple):
     params: Params
 
 
-class Held(Exception):
-    """A fold must not go past item ``seq`` of its stream until a newer version does it."""
-
-    def __init__(self, seq: int, reason: str) -> None:
-        super().__init__(f"sequence {seq}: {reason}")
-        self.seq, self.reason = seq, reason
-
-
 @dataclass(frozen=True)
 class Projection:
     """A view. Its package holds ``schema.sql``, ``writes.sql`` and ``queries.sql``.
 
     ``version`` rises with every change of tables or fold: the view is then rebuilt.
-    ``source`` names the one kind of stream that its tables fold. ``tables`` maps each table to
+    ``source`` is the one kind of stream that its tables fold. ``tables`` maps each table to
     the columns that order it, which ``verify`` compares in.
     """
 
     name: str
     version: int
-    source: str
+    source: Kind
     tables: dict[str, tuple[str, ...]]
     fold: Callable[[Sequence[Any]], list[Write]]
 
@@ -58,6 +53,9 @@ class Projection:
 
     def writes(self, dialect: Dialect) -> dict[str, Statement]:
         return load(self.package, "writes", dialect)
+
+    def queries(self, dialect: Dialect) -> dict[str, Statement]:
+        return load(self.package, "queries", dialect)
 
 
 class Group(NamedTuple):
@@ -91,14 +89,26 @@ def grouped(writes: Iterable[Write], statements: dict[str, Statement]) -> list[G
     return [Group(statements[name], rows) for r in order for name, rows in rounds[r].items()]
 
 
-class Move(NamedTuple):
-    """A projection's position in one stream, moved in the transaction of its writes."""
+class Position(NamedTuple):
+    """Everything up to ``seq`` is folded; ``held`` says why nothing after it can be."""
 
-    projection: str
+    seq: int
+    held: str = ""
+
+
+class Move(NamedTuple):
+    """The position in one stream, moved in the transaction of the writes up to it."""
+
     stream: str
     before: int
-    after: int
-    held: str = ""
+    after: Position
+
+
+class Manifest(NamedTuple):
+    """What a set of tables was folded with."""
+
+    versions: dict[str, int]
+    vocabulary: str
 
 
 class ViewUnavailable(Exception):

@@ -6,6 +6,7 @@ store, which is why it stands before the folds and not in them.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
@@ -14,9 +15,9 @@ from events import commit as commits
 from events import state
 from events.commit import BrokenChain, Commit, FutureEvent, JournalError, Record
 from events.log import Blobs, Log, Message
+from events.streams import RUNS, STATE, StreamSpec
 from events.subjects import Subjects
-
-Kind = Literal["runs", "state"]
+from projections.framework import Kind
 
 
 @dataclass(frozen=True)
@@ -33,12 +34,23 @@ class Source:
 
         Differs from the stream's end where the newest messages were purged.
         """
-        newest = self.first - 1
-        for root in self.roots:
-            message = await log.last(root)
-            if message is not None:
-                newest = max(newest, message.seq)
-        return newest
+        found = await asyncio.gather(*(log.last(root) for root in self.roots))
+        return max((m.seq for m in found if m is not None), default=self.first - 1)
+
+
+def sources_of(subjects: Subjects) -> tuple[Source, ...]:
+    """Every stream that views fold, under the deployment's prefix."""
+    kinds: list[tuple[Kind, StreamSpec]] = [("runs", spec) for spec in RUNS]
+    kinds.append(("state", STATE))
+    return tuple(
+        Source(
+            kind=kind,
+            stream=spec.name,
+            first=max(spec.first_seq, 1),
+            roots=tuple(f"{subjects.prefix}.{subject}" for subject in spec.subjects),
+        )
+        for kind, spec in kinds
+    )
 
 
 class JournalCommit(NamedTuple):
@@ -105,6 +117,9 @@ async def _decode_journal(
         commit = commits.decode(message.data, seq)
         if commit.run != parsed.run_id:
             raise BrokenChain(parsed.run_id, commit.c, seq, f"belongs to {commit.run}")
+        first = commit.header.events[0].n
+        if commit.last_n != first + len(commit.header.events) - 1:
+            raise BrokenChain(commit.run, commit.c, seq, "event numbers are not consecutive")
         missing = commit.blobs()
         if missing:
             commit.fill({name: await _blob(blobs, name, commit) for name in missing})

@@ -165,9 +165,9 @@ def _refuse_word(
         noun = "tier"
     else:
         noun = "value"
-    shown = word if len(word) <= 60 else word[:57] + "..."
+    shown = f'"{word}"' if len(word) <= 60 else f"of {len(word)} characters"
     hint = did_you_mean(word, choices) or "; use " + ", ".join(choices)
-    findings.error(path, f'unknown {noun} "{shown}"{hint}', "unknown_name", place=node.place)
+    findings.error(path, f"unknown {noun} {shown}{hint}", "unknown_name", place=node.place)
 
 
 def _text(node: Node, path: FieldPath, findings: Findings) -> str:

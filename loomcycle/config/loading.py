@@ -29,7 +29,7 @@ from loomcycle.config.principals import resolve_principals
 from loomcycle.config.problems import Findings, Place
 from loomcycle.config.rules import check_config
 from loomcycle.config.schema import Config
-from loomcycle.config.secret_files import load_auth_env, read_secret_files
+from loomcycle.config.secret_files import load_auth_env, read_secret_files, secret_mask
 from loomcycle.config.skills import Skill, bundle_skills, read_skills
 from loomcycle.config.tree import Node, find_place
 from loomcycle.config.variables import Environment
@@ -58,6 +58,7 @@ def load(
 
     auth_env = load_auth_env(base_dir, variables, notes) if read_auth_env else ()
     read_secret_files(variables, cwd, findings)
+    findings.mask = secret_mask(variables)
     layers = read_layers(chosen, variables, cwd, findings)
     findings.raise_if_any()
     if len(chosen) > 1:

@@ -99,12 +99,16 @@ def did_you_mean(word: str, known: Iterable[str], *, cutoff: float = 0.6) -> str
 
 
 class Findings:
-    """Collects problems and warnings of one load; knows the place of a field path."""
+    """Collects problems and warnings of one load.
+
+    `locate` gives the place of a field path; `mask` hides secrets in messages.
+    """
 
     def __init__(self, locate: Callable[[FieldPath], Place | None] = lambda _path: None) -> None:
         self.problems: list[Problem] = []
         self.warnings: list[str] = []
         self.locate = locate
+        self.mask: Callable[[str], str] = lambda text: text
 
     def error(
         self, path: FieldPath, message: str, code: str, *, place: Place | None = None
@@ -117,13 +121,13 @@ class Findings:
         if code == "missing" and any(problem.path == text for problem in self.problems):
             return
         where = place or self.locate(path)
-        self.problems.append(Problem(path=text, message=message, code=code, place=where))
+        self.problems.append(Problem(path=text, message=self.mask(message), code=code, place=where))
 
     def warn(self, path: FieldPath, message: str, *, place: Place | None = None) -> None:
         """Record a warning at a field path; its place is looked up unless given."""
         where = place or self.locate(path)
         suffix = f" ({where})" if where else ""
-        self.warnings.append(f"{dotted(path)}: {message}{suffix}")
+        self.warnings.append(f"{dotted(path)}: {self.mask(message)}{suffix}")
 
     def raise_if_any(self) -> None:
         """Raise ConfigError when a problem was recorded."""

@@ -5,6 +5,7 @@ Works on a copy of the environment and never writes to the process's own.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -93,6 +94,19 @@ def read_secret_file(name: str, environ: dict[str, str], cwd: Path, findings: Fi
         findings.error((variable,), f"cannot read {given}: {_reason(error)}", "unreadable")
         return
     environ[name] = text.removesuffix("\n").removesuffix("\r")
+
+
+def secret_mask(environ: Mapping[str, str]) -> Callable[[str], str]:
+    """A function that replaces the values of secret variables in a text by their names."""
+    named = [(value, name) for name, value in environ.items() if is_secret_name(name)]
+    secrets = sorted((pair for pair in named if len(pair[0]) >= 8), key=lambda p: -len(p[0]))
+
+    def mask(text: str) -> str:
+        for value, name in secrets:
+            text = text.replace(value, f"[redacted:{name}]")
+        return text
+
+    return mask
 
 
 def _reason(error: OSError | UnicodeDecodeError) -> str:

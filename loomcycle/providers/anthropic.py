@@ -27,7 +27,7 @@ from loomcycle.providers.base import (
     ToolCallDelta,
     Usage,
 )
-from loomcycle.providers.listing import names_in
+from loomcycle.providers.listing import list_names
 from loomcycle.providers.transport import Transport
 from replay.conversation import Block, Message, ModelRequest, Text, ToolResult, ToolUse
 
@@ -69,7 +69,7 @@ class AnthropicProvider:
         yield answer.done()
 
     async def models(self) -> list[str]:
-        return names_in(await self._transport.get_json("/v1/models"), "data", "id")
+        return await list_names(self._transport, "/v1/models", "data", "id")
 
     async def close(self) -> None:
         await self._transport.close()

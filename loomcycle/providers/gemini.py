@@ -26,7 +26,7 @@ from loomcycle.providers.base import (
     ToolCallDelta,
     Usage,
 )
-from loomcycle.providers.listing import names_in
+from loomcycle.providers.listing import list_names
 from loomcycle.providers.transport import Transport
 from replay.conversation import Message, ModelRequest, Text, ToolResult, ToolUse
 
@@ -64,8 +64,8 @@ class GeminiProvider:
         yield answer.done()
 
     async def models(self) -> list[str]:
-        listing = await self._transport.get_json("/models")
-        return [name.removeprefix("models/") for name in names_in(listing, "models", "name")]
+        names = await list_names(self._transport, "/models", "models", "name")
+        return [name.removeprefix("models/") for name in names]
 
     async def close(self) -> None:
         await self._transport.close()

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from loomcycle.providers.base import ProviderError
+from loomcycle.providers.transport import Transport
 
 
-def names_in(listing: Any, items: str, field: str) -> list[str]:
-    """``listing[items][*][field]``; raises :class:`ProviderError` when ``items`` is no list."""
-    entries = listing.get(items) if isinstance(listing, dict) else None
-    if entries is None and isinstance(listing, dict) and items in listing:
+async def list_names(transport: Transport, path: str, items: str, field: str) -> list[str]:
+    """``items[*][field]`` of the JSON object at ``path``; a null list is an empty one.
+
+    Raises :class:`ProviderError` when the vendor does not answer so.
+    """
+    listing = await transport.get_json(path)
+    entries = listing.get(items, ...) if isinstance(listing, dict) else ...
+    if entries is None:
         return []
     if not isinstance(entries, list):
-        raise ProviderError(f"model listing has no list {items!r}")
+        name = transport.endpoint.name
+        raise ProviderError(f"{name}: unreadable model listing (no list {items!r} in it)")
     names = [entry.get(field) for entry in entries if isinstance(entry, dict)]
     return [name for name in names if isinstance(name, str) and name]

@@ -25,7 +25,7 @@ from loomcycle.providers.base import (
     Usage,
 )
 from loomcycle.providers.coalesce import Coalescer
-from loomcycle.providers.listing import names_in
+from loomcycle.providers.listing import list_names
 from loomcycle.providers.ollama_recovery import recover_calls
 from loomcycle.providers.openai import function_tools, joined_system
 from loomcycle.providers.transport import Transport
@@ -90,7 +90,7 @@ class OllamaProvider:
         yield answer.done(window)
 
     async def models(self) -> list[str]:
-        return names_in(await self._transport.get_json("/api/tags"), "models", "name")
+        return await list_names(self._transport, "/api/tags", "models", "name")
 
     async def close(self) -> None:
         await self._transport.close()

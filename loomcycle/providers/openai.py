@@ -26,7 +26,7 @@ from loomcycle.providers.base import (
     Usage,
 )
 from loomcycle.providers.coalesce import Coalescer
-from loomcycle.providers.listing import names_in
+from loomcycle.providers.listing import list_names
 from loomcycle.providers.transport import Transport
 from replay.conversation import Message, ModelRequest, Text, ToolResult, ToolUse
 
@@ -95,7 +95,7 @@ class OpenAIProvider:
         yield answer.done(self.capabilities.context_window)
 
     async def models(self) -> list[str]:
-        return names_in(await self._transport.get_json("/models"), "data", "id")
+        return await list_names(self._transport, "/models", "data", "id")
 
     async def close(self) -> None:
         await self._transport.close()

@@ -81,6 +81,7 @@ class Transport:
 
     async def open(self, method: str, path: str, body: bytes | None = None) -> httpx.Response:
         """Send a request and return the response once its headers are in (body unread)."""
+        client = await self._http()
         import httpx
 
         endpoint = self.endpoint
@@ -101,7 +102,6 @@ class Transport:
             elif event.endswith(".receive_response_headers.started"):
                 arm("timeout awaiting response headers", endpoint.header_timeout)
 
-        client = await self._http()
         try:
             request = client.build_request(
                 method, endpoint.base_url + path, content=body, extensions={"trace": trace}
@@ -109,7 +109,8 @@ class Transport:
             async with limit:
                 return await client.send(request, stream=True)
         except TimeoutError as error:
-            raise TransportFailure(f"http: {waiting_for}") from error
+            cause = waiting_for if limit.expired() else self._cause(error)
+            raise TransportFailure(f"http: {cause}") from error
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             raise TransportFailure(f"http: {self._cause(error)}") from error
 
@@ -172,12 +173,15 @@ class Transport:
         return self._client
 
     def _cause(self, error: BaseException) -> str:
+        """The error's text and, where it hides it, that of the socket error beneath."""
         text = str(error) or type(error).__name__
-        root: BaseException | None = error
-        while root is not None and not isinstance(root, OSError):
-            root = root.__cause__ or root.__context__
-        if root is not None and str(root) not in text:
-            text = f"{text}: {root}"
+        beneath: BaseException | None = error
+        while beneath is not None:
+            if isinstance(beneath, BaseExceptionGroup):
+                beneath = beneath.exceptions[0]
+            if isinstance(beneath, OSError) and str(beneath) not in text:
+                text = f"{text}: {beneath}"
+            beneath = beneath.__cause__ or beneath.__context__
         return self._mask(text)
 
     def _mask(self, text: str) -> str:

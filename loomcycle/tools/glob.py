@@ -191,13 +191,13 @@ class Glob:
         def work(request: GlobInput, checkpoint: Callable[[], None]) -> str:
             if not request.pattern:
                 raise InvalidCall("pattern is required")
-            GlobPattern(_segments(request.pattern))
             binding = choose(context.plan.volumes, request.volume or "")
             top = locate(binding, request.path or ".")
             if not os.path.isdir(top.path):
                 raise InvalidCall(f"open {top.path}: not a directory")
             segments = _relative_segments(request, binding, top)
             if segments is None:
+                GlobPattern(_segments(request.pattern))
                 return NO_MATCHES
             return _listing(top, GlobPattern(segments), checkpoint)
 

@@ -40,3 +40,11 @@ LIMIT :row_limit;
 -- Messages of memory that could not be read.
 -- params: row_limit
 SELECT seq, subject, reason FROM memory_faults ORDER BY seq LIMIT :row_limit;
+
+-- name: all_of_memory
+-- Every row in a fixed order, for verify.
+SELECT * FROM memory ORDER BY tenant, scope, scope_id, key;
+
+-- name: all_of_memory_faults
+-- Every row in a fixed order, for verify.
+SELECT * FROM memory_faults ORDER BY seq;

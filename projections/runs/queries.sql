@@ -131,3 +131,11 @@ FROM runs WHERE fault_seq > 0 ORDER BY fault_seq LIMIT :row_limit;
 -- Whether some run waits for a newer version of this software.
 -- No parameters.
 SELECT COUNT(*) FROM runs WHERE fault_seq > 0 AND fault_kind = 'held';
+
+-- name: all_of_runs
+-- Every row in a fixed order, for verify.
+SELECT * FROM runs ORDER BY run_id;
+
+-- name: all_of_awaits
+-- Every row in a fixed order, for verify.
+SELECT * FROM awaits ORDER BY run_id, tool_use_id;

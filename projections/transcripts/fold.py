@@ -28,9 +28,7 @@ def fold(items: Sequence[Any]) -> list[Write]:
             payload = None if row.payload is None else row.payload.decode("utf-8", "replace")
             body = row.event.decode("utf-8", "replace")
             writes.append(
-                Write(
-                    "add_row", row.seq, (row.seq, run, record.header.ts, row.type, body, payload)
-                )
+                Write("add_row", row.seq, (row.seq, run, record.header.ts, row.type, body, payload))
             )
     return writes
 

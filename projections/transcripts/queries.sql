@@ -20,3 +20,7 @@ ORDER BY t.seq;
 -- Runs of a session that wait for a newer version of this software.
 -- params: session_id
 SELECT run_id, fault FROM runs WHERE session_id = :session_id AND fault_kind = 'held';
+
+-- name: all_of_transcripts
+-- Every row in a fixed order, for verify.
+SELECT * FROM transcripts ORDER BY seq;

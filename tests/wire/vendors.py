@@ -64,11 +64,18 @@ class Received:
 
 
 class FakeVendor:
-    """Plays ``replies`` in order; ``routes`` answer (method, path) any number of times."""
+    """Plays ``replies`` in order; ``routes`` answer (method, path) any number of times.
+
+    Ollama's question for the loaded models is routed from the start, so it takes no reply.
+    """
 
     def __init__(self, *replies: Reply) -> None:
         self.replies = list(replies)
-        self.routes: dict[tuple[str, str], Reply] = {}
+        nothing_loaded = json_reply({"models": []})
+        self.routes: dict[tuple[str, str], Reply] = {
+            ("GET", "/api/ps"): nothing_loaded,
+            ("GET", "/cloud/api/ps"): nothing_loaded,
+        }
         self.requests: list[Received] = []
         self.connections = 0
         self.dropped = 0

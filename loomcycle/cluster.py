@@ -1,0 +1,104 @@
+"""Who is alive: this process' lease, and what it knows of the others' (kernel.md section 2)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+import msgspec
+from msgspec import Struct
+
+from events.log import EventStore, LogError
+
+log = logging.getLogger("loomcycle.cluster")
+
+PREFIX = "process."
+RENEW_S = 1.0
+
+
+class Member(Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """What a process says of itself in its lease."""
+
+    slots: int
+    version: str = ""
+    host: str = ""
+    started_ns: int = 0
+    stopping: bool = False
+
+
+_decode = msgspec.json.Decoder(Member).decode
+
+
+class Cluster:
+    """Keeps the lease ``process.<id>`` and a picture of all others, renewed each second.
+
+    ``changed`` is called with the members after each change of who is there.
+    """
+
+    def __init__(
+        self,
+        store: EventStore,
+        process: str,
+        member: Member,
+        *,
+        alone_at_boot: bool,
+        changed: Callable[[dict[str, Member]], None] = lambda _: None,
+    ) -> None:
+        self._store = store
+        self._process = process
+        self._member = member
+        self._members: dict[str, Member] = {process: member}
+        self._changed = changed
+        self._task: asyncio.Task[None] | None = None
+        self.settled = alone_at_boot
+        """Whether a process without a lease may be judged dead."""
+
+    async def start(self) -> None:
+        """Take the lease and look around once. Raises LogError."""
+        await self._renew(boot=True)
+        self._task = asyncio.create_task(self._keep(), name="lease")
+
+    async def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        try:
+            await self._store.leases.release(PREFIX + self._process, self._process)
+        except LogError as cause:
+            log.warning("lease not released: %s", cause)
+
+    @property
+    def members(self) -> dict[str, Member]:
+        return self._members
+
+    def alone(self) -> bool:
+        """Whether no other process is known."""
+        return len(self._members) <= 1
+
+    def is_alive(self, process: str) -> bool:
+        """Whether ``process`` must be treated as alive (unknown ones count until settled)."""
+        return process in self._members or not self.settled
+
+    async def _keep(self) -> None:
+        while True:
+            await asyncio.sleep(RENEW_S)
+            try:
+                await self._renew()
+            except LogError as cause:
+                self.settled = False
+                log.warning("lease not renewed: %s", cause)
+
+    async def _renew(self, *, boot: bool = False) -> None:
+        leases = self._store.leases
+        data = msgspec.json.encode(self._member)
+        await leases.acquire(PREFIX + self._process, self._process, data)
+        held = await leases.held(PREFIX)
+        members = {name.removeprefix(PREFIX): _decode(lease.data) for name, lease in held.items()}
+        members[self._process] = self._member
+        if not (boot and self.settled):
+            self.settled = await leases.settled()
+        if members.keys() != self._members.keys() or boot:
+            self._members = members
+            self._changed(members)
+        self._members = members

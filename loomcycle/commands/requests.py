@@ -1,0 +1,116 @@
+"""The wire shape of run requests, and the checks that need no look at the world.
+
+Specification: http-runs.md sections 3.1 to 3.5 and 7. Decoding is strict about types only;
+unknown fields are ignored.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Literal
+
+from msgspec import Raw, Struct
+
+from events.content import ContentBlock, Segment
+from events.ids import is_ident
+from events.plan import Sampling
+from loomcycle.errors import InvalidArgument
+
+BEARER = re.compile(r"[A-Za-z0-9._\-+/=]{16,512}")
+CREDENTIAL_KEY = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+LINEAGE_LIMIT = 256
+
+
+class ParentContext(Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """Opaque lineage of a caller, each field at most 256 bytes."""
+
+    root_agent_run_id: str = ""
+    function_key: str = ""
+    tier_at_run: str = ""
+
+
+class Compaction(Struct, frozen=True, omit_defaults=True, kw_only=True):
+    enabled: bool | None = None
+    target_percentage: int | None = None
+    keep_last_n: int | None = None
+    keep_first: bool | None = None
+    autocompact_at_pct: int | None = None
+    model: str | None = None
+
+
+class RunRequest(Struct, frozen=True, kw_only=True):
+    """``POST /v1/runs`` (and, without agent and identity, ``/v1/sessions/{id}/messages``)."""
+
+    agent: str = ""
+    segments: tuple[Segment, ...] | None = None
+    prompt: str = ""
+    allowed_tools: tuple[str, ...] | None = None
+    allowed_hosts: tuple[str, ...] | None = None
+    web_search_filter: str | None = ""
+    session_id: str = ""
+    tenant_id: str = ""
+    user_id: str = ""
+    agent_id: str = ""
+    user_tier: str = ""
+    user_bearer: str = ""
+    user_credentials: dict[str, str] | None = None
+    parent_context: ParentContext | None = None
+    metadata: dict[str, Raw] | None = None
+    run_timeout_seconds: int = 0
+    interactive: bool = False
+    sampling: Sampling | None = None
+    compaction: Compaction | None = None
+
+    def input(self) -> tuple[Segment, ...]:
+        """The caller's segments; ``prompt`` is sugar for one trusted user segment."""
+        if self.segments:
+            return self.segments
+        if self.prompt:
+            return (Segment("user", (ContentBlock("trusted-text", self.prompt),)),)
+        return ()
+
+
+def check_ident(value: str, field: Literal["user_id", "agent_id", "run_id"]) -> None:
+    """Raises InvalidArgument unless ``value`` fits the ident charset."""
+    if not is_ident(value):
+        raise InvalidArgument(f"{field} must match [A-Za-z0-9_-]{{1,128}}", field)
+
+
+def check_credentials(request: RunRequest) -> None:
+    """Bearer shape, then credential keys, then lineage sizes. Raises InvalidArgument."""
+    if request.user_bearer and BEARER.fullmatch(request.user_bearer) is None:
+        raise InvalidArgument("user_bearer must match [A-Za-z0-9._\\-+/=]{16,512}", "user_bearer")
+    for key in request.user_credentials or ():
+        if CREDENTIAL_KEY.fullmatch(key) is None:
+            raise InvalidArgument(
+                f'user_credentials: key "{key}" must match [a-zA-Z0-9_-]{{1,64}}',
+                f"user_credentials.{key}",
+            )
+    context = request.parent_context
+    if context is not None:
+        for name in ("root_agent_run_id", "function_key", "tier_at_run"):
+            if len(getattr(context, name).encode()) > LINEAGE_LIMIT:
+                raise InvalidArgument(
+                    f"parent_context.{name} exceeds {LINEAGE_LIMIT} bytes",
+                    f"parent_context.{name}",
+                )
+
+
+def lineage(request: RunRequest) -> dict[str, str] | None:
+    """The parent context to store; None when it is absent or all empty."""
+    context = request.parent_context
+    if context is None:
+        return None
+    fields = {
+        name: getattr(context, name)
+        for name in ("root_agent_run_id", "function_key", "tier_at_run")
+    }
+    return {name: value for name, value in fields.items() if value} or None
+
+
+def credentials(request: RunRequest) -> dict[str, str]:
+    """What is sealed: the credentials, with the bearer also under ``default`` (secrets.md 1)."""
+    sealed = dict(request.user_credentials or {})
+    if request.user_bearer and not sealed.get("default"):
+        sealed["default"] = request.user_bearer
+    return sealed

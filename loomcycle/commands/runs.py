@@ -1,0 +1,377 @@
+"""Starting and continuing runs: validate, resolve, queue, and wait for the promise.
+
+Specification: http-runs.md sections 3 and 7; the order of checks is part of it. A start is
+accepted when its first commit is on disk, and only then does the caller get its feed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import dataclass
+
+import msgspec
+from msgspec import Raw, Struct
+
+from events.commit import decode
+from events.ids import agent_id_of, first_run_of, next_run_of
+from events.log import LogError, OutcomeUnknown, QueueFull, UserCapReached
+from events.vocabulary import (
+    Event,
+    RunRef,
+    RunStarted,
+    SystemPrompt,
+    SystemPromptBody,
+    UserInput,
+)
+from loomcycle.admission import HANDLE_TAKEN, SESSION_BUSY, terminal
+from loomcycle.auth import Principal
+from loomcycle.cluster import Cluster
+from loomcycle.commands.requests import (
+    RunRequest,
+    check_credentials,
+    check_ident,
+    credentials,
+    lineage,
+)
+from loomcycle.definitions import Definitions, Narrowing
+from loomcycle.errors import (
+    AgentIdInUse,
+    Backpressure,
+    InvalidArgument,
+    LogAway,
+    SessionBusy,
+    SessionNotFound,
+    UserQuotaExhausted,
+)
+from loomcycle.feed import FeedFrame, RunFeed
+from loomcycle.journal import withdraw
+from loomcycle.lookups import Lookups
+from loomcycle.services import Services
+from loomcycle.starts import StartItem, pack
+from loomcycle.worker import CREDENTIALS
+from replay.machine import MACHINE_VERSION
+
+log = logging.getLogger("loomcycle.commands")
+
+QUEUE_CHECK_S = 1.0
+"""How often a waiting start is looked up in the queue, should the queue have been lost."""
+
+POST_ATTEMPTS = 3
+
+_encode = msgspec.json.Encoder().encode
+_decode_entry = msgspec.json.Decoder(str).decode
+
+
+@dataclass
+class StartedRun:
+    """An accepted run: ``first`` are the frames of its first commit, ``feed`` has the rest."""
+
+    run_id: str
+    session_id: str
+    agent_id: str
+    tenant: str
+    parent_context: dict[str, str] | None
+    feed: RunFeed
+    first: list[FeedFrame]
+    reader: str
+
+
+class SessionPlace(Struct, frozen=True, kw_only=True):
+    """Where a new run of an existing session goes; ``after``: its subject's last sequence."""
+
+    session_id: str
+    tenant: str
+    agent: str
+    user_id: str
+    after: int
+    previous: RunRef
+
+
+class RunCommands:
+    """``queue_timeout_s`` and ``user_cap`` are those of the configuration."""
+
+    def __init__(
+        self,
+        services: Services,
+        definitions: Definitions,
+        lookups: Lookups,
+        cluster: Cluster,
+        *,
+        queue_timeout_s: float,
+        user_cap: int,
+    ) -> None:
+        self._services = services
+        self._definitions = definitions
+        self._lookups = lookups
+        self._cluster = cluster
+        self._queue_timeout_s = queue_timeout_s
+        self._user_cap = user_cap
+        self._background: set[asyncio.Task[None]] = set()
+
+    async def start(
+        self, request: RunRequest, principal: Principal, *, origin: str = "http"
+    ) -> StartedRun:
+        """``POST /v1/runs``. Raises CommandError."""
+        if not request.agent:
+            raise InvalidArgument("agent is required", "agent")
+        if not request.segments and not request.prompt:
+            raise InvalidArgument("no input: give segments with content, or a prompt", "segments")
+        if request.user_id:
+            check_ident(request.user_id, "user_id")
+        if request.agent_id:
+            check_ident(request.agent_id, "agent_id")
+        tenant, user_id = principal.identity(request.tenant_id, request.user_id)
+        self._definitions.agent(request.agent, tenant)
+        self._definitions.check_user_tier(request.user_tier)
+        check_credentials(request)
+        place = None
+        resolved = await self._definitions.resolve(request.agent, tenant, _narrowing(request))
+        if request.session_id:
+            place = await self._place(request.session_id, principal)
+            tenant, user_id = place.tenant, user_id or place.user_id
+        return await self._run(
+            request,
+            principal,
+            agent=request.agent,
+            tenant=tenant,
+            user_id=user_id,
+            plan=resolved.name,
+            system_prompt=resolved.system_prompt,
+            place=place,
+            continues=False,
+            origin=origin,
+        )
+
+    async def continue_session(
+        self, session_id: str, request: RunRequest, principal: Principal, *, origin: str = "http"
+    ) -> StartedRun:
+        """``POST /v1/sessions/{id}/messages``. Raises CommandError."""
+        place = await self._place(session_id, principal)
+        try:
+            self._definitions.agent(place.agent, place.tenant)
+        except InvalidArgument:
+            raise InvalidArgument(
+                f'session refers to unknown agent "{place.agent}"', "session_id"
+            ) from None
+        self._definitions.check_user_tier(request.user_tier)
+        check_credentials(request)
+        resolved = await self._definitions.resolve(place.agent, place.tenant, _narrowing(request))
+        if request.agent_id:
+            check_ident(request.agent_id, "agent_id")
+        return await self._run(
+            request,
+            principal,
+            agent=place.agent,
+            tenant=place.tenant,
+            user_id=place.user_id,
+            plan=resolved.name,
+            system_prompt=resolved.system_prompt,
+            place=place,
+            continues=True,
+            origin=origin,
+        )
+
+    async def close(self) -> None:
+        """Let withdrawals under way finish (bounded)."""
+        if self._background:
+            await asyncio.wait(self._background, timeout=2.0)
+
+    async def _place(self, session_id: str, principal: Principal) -> SessionPlace:
+        """Raises SessionNotFound, SessionBusy; allocates nothing for unknown ids."""
+        session = await self._lookups.session(principal, session_id)
+        if session is None:
+            raise SessionNotFound(session_id)
+        store = self._services.store
+        entry = await store.log.last(store.subjects.session(session.tenant, session_id))
+        run_id = _decode_entry(entry.data) if entry is not None else first_run_of(session_id)
+        last = await store.log.last(store.subjects.journal(session.tenant, run_id))
+        if last is None or not terminal(last.data):
+            raise SessionBusy(session_id)
+        return SessionPlace(
+            session_id=session_id,
+            tenant=session.tenant,
+            agent=session.agent,
+            user_id=session.user_id,
+            after=entry.seq if entry is not None else 0,
+            previous=RunRef(run_id, decode(last.data).last_n),
+        )
+
+    async def _run(
+        self,
+        request: RunRequest,
+        principal: Principal,
+        *,
+        agent: str,
+        tenant: str,
+        user_id: str,
+        plan: str,
+        system_prompt: str,
+        place: SessionPlace | None,
+        continues: bool,
+        origin: str,
+    ) -> StartedRun:
+        services = self._services
+        if place is None:
+            session_id = f"s_{services.new_hex()}"
+            run_id = first_run_of(session_id)
+        else:
+            session_id = place.session_id
+            run_id = next_run_of(session_id, services.new_hex)
+        agent_id = request.agent_id or agent_id_of(run_id)
+        reader = "continue" if request.interactive else "cancel"
+        context = lineage(request)
+        secrets = credentials(request)
+        now = services.now_ns()
+        opening: list[Event] = [
+            RunStarted(
+                run=run_id,
+                session=session_id,
+                agent=agent,
+                agent_id=agent_id,
+                tenant=tenant,
+                user_id=user_id,
+                user_tier=request.user_tier,
+                plan=plan,
+                machine=MACHINE_VERSION,
+                origin=origin,
+                reader=reader,
+                principal=principal.subject,
+                token_id=principal.token_id,
+                parent_context=context,
+                interactive=request.interactive,
+                metadata=Raw(_encode(request.metadata)) if request.metadata else None,
+                caller_hosts=request.allowed_hosts,
+                web_search_filter=request.web_search_filter or "",
+                previous=place.previous if place is not None else None,
+                continues=continues,
+                sealed=(CREDENTIALS,) if secrets else (),
+                started_ns=now,
+            ),
+            UserInput(payload=request.input()),
+        ]
+        if system_prompt:
+            opening.append(SystemPrompt(payload=SystemPromptBody(system_prompt=system_prompt)))
+        item = StartItem(
+            run=run_id,
+            session=session_id,
+            tenant=tenant,
+            agent_id=agent_id,
+            gateway=services.process,
+            not_after_ns=now + int(self._queue_timeout_s * 1e9),
+            events=[Raw(_encode(event)) for event in opening],
+            user_id=user_id,
+            reader=reader,
+            opens_session=place is None,
+            session_after=place.after if place is not None else 0,
+            claims_handle=bool(request.agent_id),
+        )
+        feed = RunFeed(
+            services.store,
+            services.live,
+            tenant,
+            run_id,
+            process=services.process,
+            replay=request.interactive,
+            alone=self._cluster.alone,
+        )
+        try:
+            if secrets:
+                await services.store.seals.put(run_id, CREDENTIALS, _encode(secrets))
+            await feed.open(fresh=True)
+            first = await self._promise(item, feed)
+        except LogError as cause:
+            feed.close()
+            raise LogAway(f"the log cannot take the run now: {cause}") from None
+        except BaseException:
+            feed.close()
+            raise
+        if feed.withdrawn == SESSION_BUSY:
+            feed.close()
+            raise SessionBusy(session_id)
+        if feed.finished is not None and feed.finished.error == HANDLE_TAKEN:
+            feed.close()
+            raise AgentIdInUse(agent_id)
+        return StartedRun(run_id, session_id, agent_id, tenant, context, feed, first, reader)
+
+    async def _promise(self, item: StartItem, feed: RunFeed) -> list[FeedFrame]:
+        """Queue ``item`` and wait for its first commit. Raises CommandError, LogError."""
+        data = await pack(item, self._services.store.blobs)
+        seq = await self._post(item, data)
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._queue_timeout_s
+        try:
+            while True:
+                frames = await feed.next(min(QUEUE_CHECK_S, max(0.0, deadline - loop.time())))
+                if frames or feed.ended or feed.started is not None:
+                    return frames
+                if loop.time() >= deadline:
+                    if await self._withdraw(item, seq, "queue timeout"):
+                        raise Backpressure("queue timeout")
+                    deadline += QUEUE_CHECK_S
+                elif not await self._services.store.starts.holds(seq):
+                    seq = await self._post(item, data, again=True)
+        except asyncio.CancelledError:
+            self._later(self._withdraw_quietly(item, seq, "client disconnected"))
+            raise
+        except LogError:
+            self._later(self._withdraw_quietly(item, seq, "log unavailable"))
+            raise
+
+    async def _post(self, item: StartItem, data: bytes, *, again: bool = False) -> int:
+        starts = self._services.store.starts
+        for attempt in range(POST_ATTEMPTS):
+            try:
+                return await starts.post(item.tenant, item.user_id, item.run, data)
+            except UserCapReached:
+                if again:
+                    raise Backpressure("queue timeout") from None
+                raise UserQuotaExhausted(item.user_id, self._user_cap) from None
+            except QueueFull:
+                raise Backpressure("queue full") from None
+            except OutcomeUnknown:
+                if attempt == POST_ATTEMPTS - 1:
+                    self._later(self._withdraw_quietly(item, 0, "log unavailable"))
+                    raise
+        raise AssertionError("unreachable")
+
+    async def _withdraw(self, item: StartItem, seq: int, reason: str) -> bool:
+        """Take a start back; False when a worker was faster and the run is on."""
+        services = self._services
+        if seq:
+            await services.store.starts.withdraw(seq)
+        return await withdraw(
+            services.store,
+            item.tenant,
+            item.run,
+            reason,
+            writer=services.process,
+            ts=services.now_ns(),
+        )
+
+    async def _withdraw_quietly(self, item: StartItem, seq: int, reason: str) -> None:
+        for pause in (0.0, 0.5, 1.0, 2.0, 5.0):
+            await asyncio.sleep(pause)
+            try:
+                if not await self._withdraw(item, seq, reason) and item.reader == "cancel":
+                    from loomcycle.commands.cancel import cancel_run
+
+                    await cancel_run(self._services, item.tenant, item.run, reason)
+                return
+            except LogError as cause:
+                log.warning("start of %s not withdrawn yet: %s", item.run, cause)
+
+    def _later(self, work) -> None:  # type: ignore[no-untyped-def]
+        task = asyncio.create_task(work)
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+
+
+def _narrowing(request: RunRequest) -> Narrowing:
+    return Narrowing(
+        allowed_tools=request.allowed_tools,
+        sampling=request.sampling,
+        run_timeout_seconds=max(0, request.run_timeout_seconds),
+        interactive=request.interactive,
+        user_tier=request.user_tier,
+    )

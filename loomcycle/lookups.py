@@ -1,0 +1,64 @@
+"""Questions to the views that see this process' and everybody's earlier writes.
+
+Each waits until the view has reached the log's end of the streams concerned (kernel.md 7), and
+hides what the asking principal may not see.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from events.log import EventStore
+from loomcycle.auth import Principal
+from projections.rows import Run, Session, TranscriptRow
+from projections.views import Views
+
+
+class Lookups:
+    """``timeout_s``: how long a view may need to reach the log's end (else ViewUnavailable)."""
+
+    def __init__(self, store: EventStore, views: Views, *, timeout_s: float = 5.0) -> None:
+        self._store = store
+        self._views = views
+        self._timeout_s = timeout_s
+
+    async def _settle(self, run_ids: Iterable[str] = ()) -> None:
+        streams = {self._store.streams.of_run(run_id) for run_id in run_ids}
+        ends = await self._store.log.ends(sorted(streams) or self._store.streams.runs())
+        await self._views.barrier(ends, self._timeout_s)
+
+    async def run(self, principal: Principal, run_id: str) -> Run | None:
+        """A run that ``principal`` may see."""
+        await self._settle([run_id])
+        run = await self._views.queries.run(run_id)
+        return run if run is not None and principal.sees(run.tenant) else None
+
+    async def run_of_handle(self, principal: Principal, agent_id: str) -> Run | None:
+        """The most recently started visible run with this agent id."""
+        await self._settle()
+        tenant = None if principal.is_admin else principal.tenant
+        return await self._views.queries.run_by_agent_id(tenant, agent_id)
+
+    async def runs_of_user(
+        self, principal: Principal, user_id: str, status: str | None, tenant: str | None
+    ) -> list[Run]:
+        """Newest first, at most 100; ``tenant`` focuses an admin, others see only their own."""
+        await self._settle()
+        focus = (tenant or None) if principal.is_admin else principal.tenant
+        return await self._views.queries.runs_of_user(user_id, status, focus)
+
+    async def descendants(self, tenant: str, agent_id: str) -> list[Run]:
+        return await self._views.queries.descendants(tenant, agent_id)
+
+    async def session(self, principal: Principal, session_id: str) -> Session | None:
+        await self._settle([session_id])
+        session = await self._views.queries.session(session_id)
+        return session if session is not None and principal.sees(session.tenant) else None
+
+    async def transcript(
+        self, principal: Principal, session_id: str
+    ) -> tuple[Session, list[TranscriptRow]] | None:
+        session = await self.session(principal, session_id)
+        if session is None:
+            return None
+        return session, await self._views.queries.transcript(session_id)

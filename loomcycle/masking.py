@@ -1,0 +1,227 @@
+"""Masks around one run: what goes into its journal, what is shown, and what an effect really needs.
+
+The journal, every view and every client get the masked form; the plaintext is sealed beside the
+run and only ever used to perform an effect of that run (design.md section 8, kernel.md 9).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterable, Mapping, Sequence
+
+import msgspec
+from msgspec import Raw
+from msgspec.structs import replace
+
+from events.content import Segment
+from events.vocabulary import (
+    Error,
+    Event,
+    ModelFailed,
+    RunStarted,
+    SystemPrompt,
+    Text,
+    ToolCall,
+    ToolResult,
+    ToolUse,
+    UserInput,
+)
+from loomcycle.journal import RunJournal
+from loomcycle.redaction import DeltaGuard, Mask, Redactor
+from loomcycle.services import Services
+from replay import conversation
+from replay.conversation import Block, Message, ModelRequest
+from replay.fold import opening_message
+from replay.machine import CODE_PROVIDER
+from replay.state import Call
+
+
+class RunMasker:
+    """Masks the events of one run and remembers what each placeholder stands for.
+
+    Tool calls, tool results and errors take both tiers; prose takes exact values only, live and
+    stored alike (secrets.md section 3).
+    """
+
+    def __init__(self, redactor: Redactor) -> None:
+        self.redactor = redactor
+        self._values: dict[str, set[str]] = {}
+
+    def mask(self, event: Event) -> Event:
+        """The event as it may be stored: the same object when nothing was masked."""
+        match event:
+            case ToolResult():
+                text = self._text(event.text)
+                use = self._use(event.tool_use)
+                if text is event.text and use is event.tool_use:
+                    return event
+                return replace(event, text=text, tool_use=use)
+            case ToolCall():
+                use = self._use(event.tool_use)
+                return event if use is event.tool_use else replace(event, tool_use=use)
+            case Text():
+                text = self._text(event.text, exact_only=True)
+                return event if text is event.text else replace(event, text=text)
+            case Error() | ModelFailed():
+                text = self._text(event.error)
+                return event if text is event.error else replace(event, error=text)
+            case UserInput():
+                payload = tuple(self._segment(segment) for segment in event.payload)
+                if all(a is b for a, b in zip(payload, event.payload, strict=True)):
+                    return event
+                return replace(event, payload=payload)
+            case SystemPrompt():
+                prompt = event.payload.system_prompt
+                text = self._text(prompt, exact_only=True)
+                if text is prompt:
+                    return event
+                return replace(event, payload=replace(event.payload, system_prompt=text))
+            case RunStarted() if event.metadata is not None:
+                raw = self._json(event.metadata, exact_only=True)
+                return event if raw is event.metadata else replace(event, metadata=raw)
+            case _:
+                return event
+
+    def learn(self, events: Iterable[Event]) -> None:
+        """Remember the placeholders of events that were unsealed after a takeover."""
+        for event in events:
+            self.mask(event)
+
+    def resolve(self, data: bytes) -> bytes:
+        """Put values for placeholders in the string leaves of JSON, where they are unambiguous."""
+        for placeholder, values in self._values.items():
+            token = placeholder.encode()
+            if len(values) == 1 and token in data:
+                data = data.replace(token, json.dumps(next(iter(values)))[1:-1].encode())
+        return data
+
+    def _text(self, text: str, *, exact_only: bool = False) -> str:
+        masked, masks = self.redactor.redact(text, exact_only=exact_only)
+        self._note(masks)
+        return masked if masks else text
+
+    def _json(self, raw: Raw, *, exact_only: bool = False) -> Raw:
+        masked, masks = self.redactor.redact_json(bytes(raw), exact_only=exact_only)
+        self._note(masks)
+        return Raw(masked) if masks else raw
+
+    def _use(self, use: ToolUse) -> ToolUse:
+        raw = self._json(use.input)
+        return use if raw is use.input else replace(use, input=raw)
+
+    def _segment(self, segment: Segment) -> Segment:
+        content = tuple(
+            block if text is block.text else replace(block, text=text)
+            for block in segment.content
+            for text in (self._text(block.text, exact_only=True),)
+        )
+        if all(a is b for a, b in zip(content, segment.content, strict=True)):
+            return segment
+        return replace(segment, content=content)
+
+    def _note(self, masks: Sequence[Mask]) -> None:
+        for mask in masks:
+            self._values.setdefault(mask.placeholder, set()).add(mask.secret_value)
+
+
+class DeltaShow:
+    """The text of a turn while it is spoken: small batches, masked as they will be stored."""
+
+    def __init__(self, services: Services, journal: RunJournal, attempt: int) -> None:
+        masker = journal.masker
+        self._live = services.live
+        self._flush_s = services.delta_flush_s
+        self._run = journal.state.run
+        self._attempt = attempt
+        self._guard = DeltaGuard(masker.redactor) if isinstance(masker, RunMasker) else None
+        self._parts: list[str] = []
+        self._unshown: list[str] = []
+        self._timer: asyncio.TimerHandle | None = None
+
+    def add(self, text: str) -> None:
+        """Take a piece; it is shown within ``delta_flush_s`` unless the turn ends first."""
+        self._parts.append(text)
+        shown = text if self._guard is None else self._guard.feed(text)
+        if not shown:
+            return
+        self._unshown.append(shown)
+        if self._timer is None:
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(self._flush_s, self._show)
+
+    def finish(self) -> str:
+        """Stop showing and return the whole text, unmasked (the journal masks it)."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        return "".join(self._parts)
+
+    def _show(self) -> None:
+        self._timer = None
+        text = "".join(self._unshown)
+        self._unshown.clear()
+        self._live.delta(self._run, self._attempt, text)
+
+
+def unmasked(request: ModelRequest, journal: RunJournal) -> ModelRequest:
+    """``request`` with plaintext where the journal holds masks (only what seals still give)."""
+    if not journal.plain:
+        return request
+    messages = list(request.messages)
+    places = journal.state.masked
+    for n, event in journal.plain.items():
+        place = places.get(n)
+        if place is not None and place[0] < len(messages):
+            messages[place[0]] = _with_plain(messages[place[0]], place[1], event)
+    return replace(request, messages=messages)
+
+
+def _with_plain(message: Message, index: int, event: Event) -> Message:
+    if index < 0:
+        plain = opening_message(event.payload) if isinstance(event, UserInput) else None
+        return plain or message
+    blocks = list(message.blocks)
+    if index >= len(blocks):
+        return message
+    blocks[index] = _plain_block(blocks[index], event)
+    return replace(message, blocks=tuple(blocks))
+
+
+def _plain_block(block: Block, event: Event) -> Block:
+    match block, event:
+        case conversation.Text(), Text():
+            return replace(block, text=event.text)
+        case conversation.ToolUse(), ToolCall():
+            return replace(block, input=event.tool_use.input)
+        case conversation.ToolResult(), ToolResult():
+            return replace(block, text=event.text)
+        case _:
+            return block
+
+
+def plain_input(call: Call, journal: RunJournal) -> bytes:
+    """What a tool is really given: the model's own input, masks of a program resolved."""
+    event = journal.plain.get(call.n)
+    if isinstance(event, ToolCall):
+        return bytes(event.tool_use.input)
+    data = bytes(call.input)
+    masker = journal.masker
+    if journal.state.plan.provider == CODE_PROVIDER and isinstance(masker, RunMasker):
+        return masker.resolve(data)
+    return data
+
+
+class Redaction:
+    """Hands out maskers; credentials of a run are masked wherever they appear."""
+
+    def __init__(self, redactor: Redactor) -> None:
+        self._redactor = redactor
+
+    def for_run(self, credentials: Mapping[str, str]) -> RunMasker:
+        return RunMasker(self._redactor.for_run(credentials))
+
+
+def decode_credentials(sealed: bytes | None) -> dict[str, str]:
+    """Credentials of a run as sealed at its start; {} when they are gone."""
+    return msgspec.json.decode(sealed, type=dict[str, str]) if sealed else {}

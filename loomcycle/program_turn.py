@@ -1,0 +1,84 @@
+"""One turn of a code-js run: let its program go on until it wants a tool, ends or fails.
+
+The program is run again from recorded results at every turn (``replay/codejs``); its clock and
+randomness come from the journal, so recovery and verification see the same turn.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from msgspec import Raw
+
+from events.vocabulary import (
+    ModelAnswered,
+    ModelFailed,
+    Text,
+    ToolCall,
+    ToolUse,
+    Usage,
+    UsageTotals,
+)
+from loomcycle.journal import RunJournal
+from loomcycle.services import Services
+from replay.codejs import Failed, Finished, Interpreter
+from replay.codejs import ToolCall as ProgramCall
+from replay.machine import CallModel
+from replay.program import CODE_MODEL, RecordedCalls, call_id, program_hash, program_of
+
+
+class ProgramTurn:
+    """Performs ``CallModel`` effects of one code-js run, keeping its interpreter between turns."""
+
+    def __init__(self, services: Services, journal: RunJournal) -> None:
+        self._services = services
+        self._journal = journal
+        self._program = program_of(journal.state)
+        self._interpreter = Interpreter(self._program)
+        self._calls = RecordedCalls()
+
+    def close(self) -> None:
+        self._interpreter.close()
+
+    async def perform(self, effect: CallModel) -> None:
+        """Stage the turn's events."""
+        journal, state = self._journal, self._journal.state
+        asked = program_hash(state, self._program)
+        spent_s = (self._services.now_ns() - state.started_ns) / 1e9
+        outcome = await asyncio.to_thread(
+            self._interpreter.advance,
+            self._calls.of(state),
+            time_limit_s=self._program.budget_s - spent_s,
+        )
+        match outcome:
+            case Failed():
+                journal.stage(
+                    ModelFailed(
+                        request=asked,
+                        iteration=effect.iteration,
+                        attempt=effect.attempt,
+                        error=outcome.message,
+                        partial=True,
+                    )
+                )
+                return
+            case ProgramCall():
+                use = ToolUse(
+                    call_id(state.run, outcome.index), outcome.name, Raw(outcome.input_json)
+                )
+                journal.stage(ToolCall(tool_use=use))
+            case Finished(text):
+                if text:
+                    journal.stage(Text(text=text, attempt=effect.attempt))
+        totals = UsageTotals(input_tokens=0, output_tokens=0, model=CODE_MODEL)
+        journal.stage(Usage(usage=totals))
+        journal.stage(
+            ModelAnswered(
+                request=asked,
+                iteration=effect.iteration,
+                attempt=effect.attempt,
+                provider=state.provider,
+                model=CODE_MODEL,
+                stop_reason="tool_use" if isinstance(outcome, ProgramCall) else "end_turn",
+            )
+        )

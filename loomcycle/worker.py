@@ -1,0 +1,383 @@
+"""A worker: takes starts and wakes while it has a free slot, and advances one run in each.
+
+It owns a run from its claim (or first commit) to the run's end, as long as nobody else commits.
+Which runs need a worker is found out elsewhere (``loomcycle/sweeper.py``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from events.commit import CommitHeader, JournalError
+from events.inbox import CancelMessage
+from events.inbox import decode as decode_inbox
+from events.log import Delivery, LogError, WorkSource
+from events.vocabulary import Event, RunClaimed, RunFinished, RunStarted, Started
+from loomcycle.activation import Activation, Handover
+from loomcycle.admission import Admission, Refused
+from loomcycle.cluster import Cluster
+from loomcycle.journal import Fenced, RunJournal
+from loomcycle.loading import load, session_history
+from loomcycle.masking import RunMasker, decode_credentials
+from loomcycle.services import Services
+from loomcycle.starts import StartItem, opening_events, unpack
+from loomcycle.wakes import wake_data, wake_tenant
+from replay.state import Phase, State
+
+log = logging.getLogger("loomcycle.worker")
+
+CREDENTIALS = "credentials"
+"""Name of the seal that holds a run's bearer and credentials."""
+
+WORKING_EVERY_S = 4.0
+"""How often held queue items are reported as worked on (their ack wait is 10 s)."""
+
+INBOX_CHECK_S = 2.0
+"""How often the inbox of a run in a long effect is looked at, should a poke be lost."""
+
+LEAVE_GRACE_S = 5.0
+"""How long a stopping worker lets effects reach a commit by themselves."""
+
+BUSY_ELSEWHERE_S = 5.0
+
+
+@dataclass
+class _Held:
+    activation: Activation
+    delivery: Delivery
+    since: float
+
+
+class Worker:
+    """Runs up to ``slots`` activations. ``process`` in ``services`` is its lease's name."""
+
+    def __init__(
+        self, services: Services, cluster: Cluster, admission: Admission, *, slots: int
+    ) -> None:
+        self._services = services
+        self._cluster = cluster
+        self._admission = admission
+        self._slots = slots
+        self._busy = 0
+        self._held: dict[str, _Held] = {}
+        self._waiting: set[str] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._loops: list[asyncio.Task[None]] = []
+        self._starts: WorkSource | None = None
+        self._wakes: WorkSource | None = None
+        self._free = asyncio.Event()
+        self._unsubscribe: Callable[[], None] | None = None
+        self._stopping = False
+
+    @property
+    def active(self) -> int:
+        """Runs being advanced here now."""
+        return self._busy
+
+    def owns(self, run_id: str) -> bool:
+        return run_id in self._held or run_id in self._waiting
+
+    async def start(self) -> None:
+        """Begin to take work."""
+        store = self._services.store
+        self._unsubscribe = await store.live.pokes(self._poked)
+        self._starts, self._wakes = store.starts.source(), store.wakes.source()
+        self._allow()
+        self._loops = [
+            asyncio.create_task(self._serve(self._wakes, self._wake), name="wakes"),
+            asyncio.create_task(self._serve(self._starts, self._start), name="starts"),
+            asyncio.create_task(self._look_after(), name="look-after"),
+        ]
+
+    async def stop(self) -> None:
+        """Take nothing more, hand running runs over, and return within seconds."""
+        self._stopping = True
+        for source in (self._starts, self._wakes):
+            if source is not None:
+                await source.close()
+        for task in self._loops:
+            task.cancel()
+        for held in self._held.values():
+            held.activation.leave()
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=LEAVE_GRACE_S)
+        for held in list(self._held.values()):
+            held.activation.interrupt()
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=1.0)
+        for task in list(self._tasks):
+            task.cancel()
+        if self._tasks:
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*self._loops, return_exceptions=True)
+        if self._unsubscribe is not None:
+            self._unsubscribe()
+
+    # -- taking work
+
+    async def _serve(
+        self, source: WorkSource, handle: Callable[[Delivery], Coroutine[Any, Any, None]]
+    ) -> None:
+        while True:
+            delivery = await source.get()
+            while self._busy >= self._slots:
+                self._free.clear()
+                await self._free.wait()
+            self._busy += 1
+            self._allow()
+            task = asyncio.create_task(self._guarded(handle, delivery))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _guarded(
+        self, handle: Callable[[Delivery], Coroutine[Any, Any, None]], delivery: Delivery
+    ) -> None:
+        try:
+            await handle(delivery)
+        except (LogError, KeyError) as cause:
+            log.warning("item %s put back: %s", delivery.subject, cause)
+            delivery.nak(1.0)
+        except JournalError as cause:
+            log.error("%s", cause)
+            delivery.ack()
+        except Exception:
+            log.exception("item %s failed", delivery.subject)
+            delivery.nak(1.0)
+        finally:
+            self._busy -= 1
+            self._free.set()
+            self._allow()
+
+    def _allow(self) -> None:
+        free = 0 if self._stopping else self._slots - self._busy
+        for source in (self._wakes, self._starts):
+            if source is not None:
+                source.allow(free)
+
+    async def _start(self, delivery: Delivery) -> None:
+        services = self._services
+        item = await unpack(delivery.data, services.store.blobs)
+        if item.run in self._waiting or item.run in self._held:
+            delivery.nak(BUSY_ELSEWHERE_S)
+            return
+        self._waiting.add(item.run)
+        try:
+            if delivery.deliveries > 1 and await self._redelivered(item, delivery):
+                return
+            if services.now_ns() > item.not_after_ns:
+                delivery.ack()
+                return
+            journal = await self._open(item)
+            if journal is None:
+                delivery.ack()
+                return
+        except Fenced:
+            await self._resume(item.tenant, item.run, delivery)
+            return
+        finally:
+            self._waiting.discard(item.run)
+        await self._drive(Activation(services, journal), delivery)
+
+    async def _redelivered(self, item: StartItem, delivery: Delivery) -> bool:
+        """Whether the item was dealt with because of what its first holder did."""
+        store = self._services.store
+        if await store.log.last(store.subjects.journal(item.tenant, item.run)) is not None:
+            await self._resume(item.tenant, item.run, delivery)
+            return True
+        if item.reader == "cancel" and not self._cluster.is_alive(item.gateway):
+            delivery.ack()
+            return True
+        return False
+
+    async def _open(self, item: StartItem) -> RunJournal | None:
+        """Make the first commit: from here on the run is a promise. None: it was refused."""
+        services = self._services
+        events = opening_events(item)
+        facts = events[0]
+        assert isinstance(facts, RunStarted)
+        history = []
+        if facts.continues and facts.previous is not None:
+            history = await session_history(
+                services.store, services.plans, item.tenant, facts.previous
+            )
+        state = State(await services.plans.get(facts.plan), history)
+        masker = await self._masker(item.run, facts.sealed)
+        services.live.opened(item.run, remote=item.gateway != services.process)
+        journal = self._journal(item.tenant, item.run, state, masker)
+        try:
+            await self._admission.admit(item)
+        except Refused as refusal:
+            await self._refuse(journal, events, refusal)
+            return None
+        for event in events:
+            journal.stage(event)
+        journal.stage(Started())
+        await journal.commit()
+        return journal
+
+    async def _refuse(self, journal: RunJournal, events: list[Event], refusal: Refused) -> None:
+        """Record that an accepted-looking start may not run, where its client sees it."""
+        if refusal.tombstone is not None:
+            journal.stage(refusal.tombstone)
+        else:
+            for event in events:
+                journal.stage(event)
+            journal.stage(Started())
+            journal.stage(RunFinished(status="failed", error=refusal.error))
+        await journal.commit()
+        self._services.live.closed(journal.run_id)
+
+    async def _wake(self, delivery: Delivery) -> None:
+        run_id = self._services.store.subjects.parse(delivery.subject).run_id
+        held = self._held.get(run_id)
+        if held is not None:
+            held.activation.interrupt()
+            delivery.ack()
+            return
+        if run_id in self._waiting:
+            delivery.nak(0.5)
+            return
+        await self._resume(wake_tenant(delivery.data), run_id, delivery)
+
+    async def _resume(self, tenant: str, run_id: str, delivery: Delivery) -> None:
+        """Continue a run from its journal, unless it ended or its owner lives."""
+        services = self._services
+        self._waiting.add(run_id)
+        try:
+            loaded = await load(services.store, services.plans, tenant, run_id, secrets=True)
+            if loaded is None or loaded.state.phase is Phase.FINISHED:
+                delivery.ack()
+                return
+            state = loaded.state
+            if state.writer != services.process and self._cluster.is_alive(state.writer):
+                services.store.live.poke(run_id, b"inbox")
+                delivery.ack()
+                return
+            masker = await self._masker(run_id, state.started.sealed)
+            if masker is not None:
+                masker.learn(loaded.plain.values())
+            services.live.opened(run_id, remote=not self._cluster.alone())
+            journal = self._journal(tenant, run_id, state, masker, loaded.journal_seq)
+            journal.plain = loaded.plain
+            resumed_n = state.n
+            await journal.read_inbox()
+            journal.stage(RunClaimed(worker=services.process))
+            try:
+                await journal.commit()
+            except Fenced:
+                delivery.ack()
+                return
+        finally:
+            self._waiting.discard(run_id)
+        await self._drive(Activation(services, journal, resumed_n=resumed_n), delivery)
+
+    def _journal(
+        self,
+        tenant: str,
+        run_id: str,
+        state: State,
+        masker: RunMasker | None,
+        journal_seq: int = 0,
+    ) -> RunJournal:
+        services = self._services
+        return RunJournal(
+            services.store,
+            state,
+            tenant=tenant,
+            run_id=run_id,
+            worker=services.process,
+            epoch=0,
+            now_ns=services.now_ns,
+            observer=_Publisher(partial(services.live.commit, run_id)),
+            masker=masker,
+            journal_seq=journal_seq,
+        )
+
+    async def _masker(self, run_id: str, sealed: tuple[str, ...]) -> RunMasker | None:
+        services = self._services
+        if services.redaction is None:
+            return None
+        credentials: dict[str, str] = {}
+        if CREDENTIALS in sealed:
+            credentials = decode_credentials(await services.store.seals.get(run_id, CREDENTIALS))
+        return services.redaction.for_run(credentials)
+
+    # -- advancing
+
+    async def _drive(self, activation: Activation, delivery: Delivery) -> None:
+        run_id = activation.journal.state.run
+        loop = asyncio.get_running_loop()
+        self._held[run_id] = _Held(activation, delivery, loop.time())
+        if self._stopping:
+            activation.leave()
+        try:
+            await activation.drive()
+        except Fenced as cause:
+            log.warning("%s continues elsewhere: %s", run_id, cause)
+        except Handover:
+            await self._hand_over(activation)
+        finally:
+            activation.close()
+            del self._held[run_id]
+            self._services.live.closed(run_id)
+        state = activation.journal.state
+        if state.phase is Phase.FINISHED and (state.started.sealed or state.masked):
+            await self._services.store.seals.delete(run_id)
+        delivery.ack()
+
+    async def _hand_over(self, activation: Activation) -> None:
+        journal = activation.journal
+        await self._services.store.wakes.post(
+            journal.state.run,
+            f"handover:{journal.state.commits}",
+            wake_data(journal.tenant),
+        )
+
+    # -- looking after what is held
+
+    def _poked(self, run_id: str, data: bytes) -> None:
+        if data == b"watch":
+            self._services.live.watched(run_id)
+        elif data == b"inbox":
+            held = self._held.get(run_id)
+            if held is not None:
+                held.activation.interrupt()
+
+    async def _look_after(self) -> None:
+        loop = asyncio.get_running_loop()
+        reported = loop.time()
+        while True:
+            await asyncio.sleep(INBOX_CHECK_S)
+            now = loop.time()
+            if now - reported >= WORKING_EVERY_S:
+                reported = now
+                for held in self._held.values():
+                    held.delivery.working()
+            for held in list(self._held.values()):
+                if now - held.since >= INBOX_CHECK_S:
+                    await self._check_inbox(held)
+
+    async def _check_inbox(self, held: _Held) -> None:
+        journal = held.activation.journal
+        try:
+            message = await self._services.store.log.last(journal.inbox_subject)
+        except LogError:
+            return
+        if message is None or message.seq <= journal.inbox_seq:
+            return
+        if isinstance(decode_inbox(message.data), CancelMessage):
+            held.activation.interrupt()
+
+
+class _Publisher:
+    """Hands each stored commit of one run to its live readers."""
+
+    __slots__ = ("committed",)
+
+    def __init__(self, committed: Callable[[int, CommitHeader, list[Event], bytes], None]) -> None:
+        self.committed = committed

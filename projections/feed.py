@@ -1,0 +1,171 @@
+"""Feeds one set of tables from the log: tails, batches, folds, one transaction each.
+
+The position lives in the tables and nowhere else, so a feed can be stopped at any await and a
+new one goes on where the last transaction ended: nothing is applied twice or left out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from events.log import EventStore, Message
+from projections.database import Tables
+from projections.framework import Group, Kind, Move, Position, Projection, grouped
+from projections.sources import Hold, Item, Source, decode
+from projections.statements import Dialect
+
+BATCH_S = 0.02
+"""A batch waits so long for company, unless somebody waits for it."""
+
+BATCH_MESSAGES = 2000
+_ROOM = 4 * BATCH_MESSAGES
+
+
+class Feed:
+    """One set of tables being fed. ``run`` raises what the tables and the log raise."""
+
+    def __init__(
+        self,
+        *,
+        store: EventStore,
+        tables: Tables,
+        dialect: Dialect,
+        projections: Sequence[Projection],
+        sources: Sequence[Source],
+        moved: Callable[[dict[str, Position]], None],
+        hurried: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self._store = store
+        self.tables = tables
+        self._projections = projections
+        self._sources = sources
+        self._moved = moved
+        self._hurried = hurried
+        self._writes = {p.name: p.writes(dialect) for p in projections}
+        self._pending: dict[str, list[Message]] = {}
+        self._count = 0
+        self._arrived = asyncio.Event()
+        self._enough = asyncio.Event()
+        self._room = asyncio.Event()
+        self._goals: dict[str, tuple[int, int]] = {}
+        self.positions: dict[str, Position] = {}
+        self.caught_up = asyncio.Event()
+        """Set when everything is folded that was in the log at the start of ``run``."""
+
+    def hurry(self) -> None:
+        """Do not wait for more messages (call on the feed's loop)."""
+        self._enough.set()
+
+    async def run(self) -> None:
+        """Feed the tables for ever."""
+        await self.prepare()
+        tails = [asyncio.create_task(self._tail(s)) for s in self._sources if not self._held(s)]
+        tasks = [asyncio.create_task(self._apply_for_ever()), *tails]
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
+            for task in tasks:
+                if task.done() and not task.cancelled():
+                    task.result()
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def prepare(self) -> None:
+        """Read the positions, and where the log ends now."""
+        self.positions = await self.tables.positions()
+        ends = await self._store.log.ends([s.stream for s in self._sources])
+        for source in self._sources:
+            position, end = self.positions[source.stream], ends[source.stream]
+            if position.seq < end and not position.held:
+                stored = await source.last_stored(self._store.log)
+                self._goals[source.stream] = min(stored, end), end
+        await self._pass_purged_ends()
+        self._moved(dict(self.positions))
+
+    def _held(self, source: Source) -> bool:
+        return bool(self.positions[source.stream].held)
+
+    async def _tail(self, source: Source) -> None:
+        stream = source.stream
+        after = self.positions[stream].seq
+        async for messages in self._store.log.tail(stream, after=after):
+            while self._count >= _ROOM:
+                self._room.clear()
+                await self._room.wait()
+            if self._held(source):
+                return
+            self._pending.setdefault(stream, []).extend(messages)
+            self._count += len(messages)
+            self._arrived.set()
+            if self._count >= BATCH_MESSAGES:
+                self._enough.set()
+
+    async def _apply_for_ever(self) -> None:
+        while True:
+            await self._arrived.wait()
+            if self._count < BATCH_MESSAGES and not self._hurried():
+                self._enough.clear()
+                try:
+                    async with asyncio.timeout(BATCH_S):
+                        await self._enough.wait()
+                except TimeoutError:
+                    pass
+            pending, self._pending, self._count = self._pending, {}, 0
+            self._arrived.clear()
+            self._room.set()
+            await self.apply(pending)
+
+    async def apply(self, pending: dict[str, list[Message]]) -> None:
+        """Fold new messages of each stream and store rows and positions in one transaction."""
+        by_kind: dict[Kind, list[Item]] = {}
+        moves: list[Move] = []
+        for source in self._sources:
+            messages = pending.get(source.stream)
+            if not messages or self._held(source):
+                continue
+            items = await decode(source.kind, messages, self._store.subjects, self._store.blobs)
+            before = self.positions[source.stream].seq
+            after = Position(messages[-1].seq)
+            last = items[-1] if items else None
+            if isinstance(last, Hold):
+                items.pop()
+                after = Position(last.seq - 1, last.reason)
+            moves.append(Move(source.stream, before, after))
+            by_kind.setdefault(source.kind, []).extend(items)
+        await self._commit(self._fold(by_kind), moves)
+        await self._pass_purged_ends()
+        self._moved(dict(self.positions))
+
+    def _fold(self, by_kind: dict[Kind, list[Item]]) -> list[Group]:
+        groups: list[Group] = []
+        for projection in self._projections:
+            items = by_kind.get(projection.source)
+            if items:
+                groups += grouped(projection.fold(items), self._writes[projection.name])
+        return groups
+
+    async def _commit(self, groups: Sequence[Group], moves: Sequence[Move]) -> None:
+        if not moves:
+            return
+        await self.tables.commit(groups, moves)
+        for move in moves:
+            self.positions[move.stream] = move.after
+
+    async def _pass_purged_ends(self) -> None:
+        """Where the newest messages were purged, their sequences count as folded too."""
+        if not self._goals:
+            self.caught_up.set()
+            return
+        moves: list[Move] = []
+        for stream, (goal, end) in list(self._goals.items()):
+            position = self.positions[stream]
+            if position.seq < goal and not position.held:
+                continue
+            del self._goals[stream]
+            if position.seq < end and not position.held:
+                moves.append(Move(stream, position.seq, Position(end)))
+        await self._commit((), moves)
+        if not self._goals:
+            self.caught_up.set()

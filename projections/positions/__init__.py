@@ -1,0 +1,1 @@
+"""The tables that every set of views has: versions, vocabulary and positions."""

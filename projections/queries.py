@@ -1,0 +1,179 @@
+"""Every question that is asked of the views, with typed answers.
+
+The SQL stands in each projection's ``queries.sql``. All methods raise ViewUnavailable while the
+views cannot answer, and never return rows that stop before an event of a newer version.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from projections.database import Reader, Row
+from projections.framework import Params, Projection, ViewHeld
+from projections.rows import (
+    LiveCounts,
+    MemoryRow,
+    MemoryScope,
+    Problem,
+    Run,
+    Session,
+    TranscriptRow,
+)
+from projections.statements import Dialect, Statement
+
+
+def _run(row: Row) -> Run:
+    values: list[Any] = list(row)
+    values[21] = bool(values[21])
+    values[29] = bool(values[29])
+    if values[9] != "running":
+        values[-2] = values[-1] = ""
+    values[-2:] = (v or "" for v in values[-2:])
+    return Run(*values)
+
+
+def _memory(row: Row) -> MemoryRow:
+    values: list[Any] = list(row)
+    values[3] = values[3].decode("utf-8", "surrogatepass")
+    return MemoryRow(*values)
+
+
+class Queries:
+    """Read access for any number of tasks of one event loop."""
+
+    def __init__(self, reader: Reader, projections: Sequence[Projection], dialect: Dialect) -> None:
+        self._reader = reader
+        self._sql: dict[str, Statement] = {}
+        for projection in projections:
+            self._sql.update(projection.queries(dialect))
+
+    async def _rows(self, name: str, *params: Any) -> list[Any]:
+        given: Params = params
+        return await self._reader.fetch(self._sql[name], given)
+
+    # --- sessions and transcripts ---------------------------------------------------------
+
+    async def session(self, session_id: str) -> Session | None:
+        rows = await self._rows("session", session_id)
+        return Session(*rows[0]) if rows else None
+
+    async def transcript(self, session_id: str, after: int = 0) -> list[TranscriptRow]:
+        """All rows with seq > ``after`` of all runs of a session, by seq (http-runs.md 8).
+
+        A damaged journal counts up to its damage; ``run().fault`` says so. Raises ViewHeld.
+        """
+        rows = await self._rows("transcript_of_session", session_id, after)
+        for run_id, fault in await self._rows("held_in_session", session_id):
+            raise ViewHeld(f"run {run_id}: {fault}: update this replica")
+        return [TranscriptRow(*row) for row in rows]
+
+    async def transcript_of_run(self, run_id: str, after: int = 0) -> list[TranscriptRow]:
+        """The rows of one run with seq > ``after``. Raises ViewHeld."""
+        rows = await self._rows("transcript_of_run", run_id, after)
+        await self.run(run_id)
+        return [TranscriptRow(*row) for row in rows]
+
+    # --- runs -----------------------------------------------------------------------------
+
+    async def run(self, run_id: str) -> Run | None:
+        """Raises ViewHeld for a run with an event of a newer version."""
+        return self._one(await self._rows("run", run_id))
+
+    async def run_by_agent_id(self, tenant: str | None, agent_id: str) -> Run | None:
+        """The most recently started run of a handle; ``tenant`` None means any."""
+        return self._one(await self._rows("run_by_agent_id", agent_id, tenant))
+
+    def _one(self, rows: list[Row]) -> Run | None:
+        if not rows:
+            return None
+        run = _run(rows[0])
+        if run.fault_kind == "held":
+            raise ViewHeld(f"run {run.id}: {run.fault}: update this replica")
+        return run
+
+    async def runs_of_user(
+        self,
+        user_id: str,
+        status: str | None = None,
+        tenant: str | None = None,
+        limit: int = 100,
+    ) -> list[Run]:
+        """Newest start first; None means every status or tenant (filtered before the cut)."""
+        rows = await self._rows("runs_of_user", user_id, status, tenant, limit)
+        return [_run(row) for row in rows]
+
+    async def runs_of_session(self, session_id: str) -> list[Run]:
+        """In the order they started."""
+        return [_run(row) for row in await self._rows("runs_of_session", session_id)]
+
+    async def running_runs(self, owner: str | None = None, unparked: bool = False) -> list[Run]:
+        """What the sweeper compares with the queues; runs whose fold stopped are left out."""
+        return [_run(row) for row in await self._rows("running_runs", owner, int(unparked))]
+
+    async def descendants(self, tenant: str, agent_id: str) -> list[Run]:
+        """Running runs below ``agent_id``, transitively, by start."""
+        return [_run(row) for row in await self._rows("descendants", agent_id, tenant)]
+
+    async def live_counts(self) -> LiveCounts:
+        rows = await self._rows("live_counts")
+        per_user = {(tenant, user): n - parked for tenant, user, n, parked in rows if n > parked}
+        return LiveCounts(
+            active=sum(row[2] - row[3] for row in rows),
+            parked=sum(row[3] for row in rows),
+            per_user=per_user,
+        )
+
+    # --- memory ---------------------------------------------------------------------------
+
+    async def memory_get(
+        self, tenant: str, scope: str, scope_id: str, key: str, *, now_ns: int
+    ) -> MemoryRow | None:
+        """The row, None when it is missing or expired at ``now_ns``."""
+        rows = await self._rows(
+            "memory_get", tenant, scope, scope_id, key.encode("utf-8", "surrogatepass"), now_ns
+        )
+        return _memory(rows[0]) if rows else None
+
+    async def memory_list(
+        self,
+        tenant: str,
+        scope: str,
+        scope_id: str,
+        *,
+        prefix: str = "",
+        limit: int,
+        now_ns: int,
+    ) -> tuple[list[MemoryRow], bool]:
+        """(rows by key in byte order, whether more than ``limit`` match). Literal prefix."""
+        low = prefix.encode("utf-8", "surrogatepass")
+        high = low[:-1] + bytes([low[-1] + 1]) if low else b"\xff"  # UTF-8 never holds 0xff
+        rows = await self._rows(
+            "memory_list", tenant, scope, scope_id, low, high, now_ns, limit + 1
+        )
+        return [_memory(row) for row in rows[:limit]], len(rows) > limit
+
+    async def memory_usage(
+        self, tenant: str, scope: str, scope_id: str, *, now_ns: int
+    ) -> tuple[int, int]:
+        """(rows, bytes of keys and values) of live rows."""
+        rows = await self._rows("memory_usage", tenant, scope, scope_id, now_ns)
+        return rows[0][0], rows[0][1]
+
+    async def memory_scopes(
+        self, scope: str, *, tenant: str | None = None, limit: int = 200, now_ns: int
+    ) -> list[MemoryScope]:
+        """Scope ids with live rows, most recently written first; ``tenant`` None means all."""
+        rows = await self._rows("memory_scopes", scope, tenant, now_ns, limit)
+        return [MemoryScope(*row) for row in rows]
+
+    # --- the views themselves -------------------------------------------------------------
+
+    async def problems(self, limit: int = 100) -> list[Problem]:
+        """What could not be folded, oldest first in each view."""
+        runs = await self._rows("faulty_runs", limit)
+        memory = await self._rows("memory_problems", limit)
+        return [
+            *(Problem("runs", run, kind, reason, seq) for run, _, kind, reason, seq in runs),
+            *(Problem("memory", what, "broken", reason, seq) for seq, what, reason in memory),
+        ]

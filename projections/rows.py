@@ -1,0 +1,117 @@
+"""Rows as queries return them. Times are unix nanoseconds; 0 means "not yet"."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+
+class Session(Struct, frozen=True):
+    id: str
+    tenant: str
+    agent: str
+    user_id: str
+    created_ns: int
+
+
+class Run(Struct, frozen=True):
+    """One run (http-runs.md sections 5 and 10). ``parent_context`` is JSON text or "".
+
+    ``owner`` wrote the last commit, in ``epoch``; ``last_*`` name that commit. ``plan`` names
+    the plan blob, which holds the resolved model while no usage was reported yet. ``fault``
+    says why the fold stopped: ``fault_kind`` is "", ``broken`` or ``held``.
+    """
+
+    id: str
+    session_id: str
+    tenant: str
+    agent: str
+    agent_id: str
+    user_id: str
+    user_tier: str
+    parent_agent_id: str
+    parent_context: str
+    status: str
+    stop_reason: str
+    error: str
+    started_ns: int
+    completed_ns: int
+    input_tokens: int
+    output_tokens: int
+    cache_creation_input_tokens: int
+    cache_read_input_tokens: int
+    max_context_tokens: int
+    model: str
+    provider: str
+    interactive: bool
+    origin: str
+    reader: str
+    principal: str
+    plan: str
+    machine: int
+    owner: str
+    epoch: int
+    parked: bool
+    last_n: int
+    last_commit: int
+    last_hash: str
+    last_commit_ns: int
+    last_seq: int
+    fault_kind: str
+    fault: str
+    fault_seq: int
+    awaited_state: str
+    awaited_on: str
+
+
+class TranscriptRow(Struct, frozen=True):
+    """``event`` is JSON text; ``payload`` too, for user_input and system_prompt, else None."""
+
+    seq: int
+    session_id: str
+    run_id: str
+    tenant: str
+    ts_ns: int
+    type: str
+    event: str
+    payload: str | None
+
+
+class MemoryRow(Struct, frozen=True):
+    """``value`` is JSON text as written; ``expires_ns`` None means never."""
+
+    tenant: str
+    scope: str
+    scope_id: str
+    key: str
+    value: str
+    expires_ns: int | None
+    created_ns: int
+    updated_ns: int
+
+
+class MemoryScope(Struct, frozen=True):
+    """``bytes`` counts keys and values of live rows."""
+
+    tenant: str
+    scope_id: str
+    key_count: int
+    bytes: int
+    updated_ns: int
+
+
+class LiveCounts(Struct, frozen=True):
+    """Running runs. ``per_user``: (tenant, user id) -> runs that are not parked."""
+
+    active: int
+    parked: int
+    per_user: dict[tuple[str, str], int]
+
+
+class Problem(Struct, frozen=True):
+    """Something that could not be folded: ``kind`` is ``broken`` or ``held``."""
+
+    view: str
+    what: str
+    kind: str
+    reason: str
+    seq: int

@@ -1,0 +1,214 @@
+"""Runs a code-js program up to its next outcome, by turn-wise replay.
+
+Each turn executes the program from its beginning in a fresh context and hands it the recorded
+results; nothing of an execution is kept. No value of the program is read outside the limits:
+everything comes back as one JSON text of the prelude.
+Specification: section 6 of code-js.
+"""
+
+import operator
+from collections.abc import Callable, Iterator, Sequence
+from importlib import resources
+from typing import Any
+
+import msgspec
+import quickjs
+
+from replay.codejs.outcome import (
+    Call,
+    Failed,
+    Finished,
+    Outcome,
+    ToolCall,
+    cancelled,
+    diverged,
+    load_failed,
+    threw,
+    timed_out,
+)
+from replay.codejs.program import Program, check, fnv1a_32
+from replay.codejs.watchdog import WATCHDOG
+
+_PRELUDE, _CLOCK = (
+    resources.files(__package__).joinpath(name).read_text("utf-8")
+    for name in ("prelude.js", "clock.js")
+)
+_MINT, _FEED, _RUN, _REPORT = range(4)
+_FIELDS = 4
+_FEED_ARGUMENTS = _FIELDS * 500
+_ENTRY = "\n;typeof run === 'function' ? run : undefined"
+
+_ENGINE_MEMORY = 1 << 20
+_REPORT_MEMORY = 4 << 20
+_REPORT_TIME_S = 0.5
+_FIRST_SLICE_S = 0.05
+_SLICE_GROWTH = 8
+_LONGEST_TIME_S = 1e6
+
+_NO_RUN = "index.js defines no top-level run(input) function"
+_ASYNCHRONOUS = (
+    "run: run must be an ordinary function; nothing is awaited here, so it cannot be async or a "
+    "generator (tool calls return their results directly)"
+)
+_OUT_OF_MEMORY = "InternalError: out of memory"
+
+
+def never_cancelled() -> str | None:
+    return None
+
+
+class Interpreter:
+    """The next outcome of one run's program, turn after turn.
+
+    Between turns it holds references to the recorded calls only, so any number may be parked and
+    any of them may be dropped at any time. Not for use by two threads at once.
+    """
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        self._arguments = (
+            _well_formed(program.source) + _ENTRY,
+            msgspec.json.encode(program.input, order="sorted").decode(),
+            msgspec.json.encode(list(program.tools)).decode(),
+            _CLOCK,
+            float(fnv1a_32(program.seed)),  # the wrapper cuts integers to 32 bits
+            float(program.started_ms),
+        )
+        self._seen: list[Call] = []
+        self._journal: list[str | int] = []
+        self._journal_size = 0
+
+    def advance(
+        self,
+        recorded: Sequence[Call],
+        *,
+        time_limit_s: float,
+        cancelled_because: Callable[[], str | None] = never_cancelled,
+    ) -> Outcome:
+        """Replay all ``recorded`` calls of the run and answer what the program does next.
+
+        ``time_limit_s`` is what is left of the run's budget, in seconds, at the start. It is
+        enforced as CPU time of the process. ``cancelled_because`` answers the cause once the
+        run is cancelled; it is asked between attempts, from the calling thread. Blocks the
+        calling thread, without the interpreter lock, while JavaScript executes.
+        """
+        if time_limit_s <= 0:
+            return timed_out(self.program.budget_s)
+        self._feed(recorded)
+        for time_s in _slices(min(time_limit_s, _LONGEST_TIME_S)):
+            if (cause := cancelled_because()) is not None:
+                return cancelled(cause)
+            outcome = self._attempt(time_s)
+            if outcome is not None:
+                return self._unless_cancelled(outcome, cancelled_because)
+        return timed_out(self.program.budget_s)
+
+    def close(self) -> None:
+        """Forget the recorded calls. The next :meth:`advance` is as good as the first."""
+        self._seen, self._journal, self._journal_size = [], [], 0
+
+    @staticmethod
+    def _unless_cancelled(outcome: Outcome, cause_of: Callable[[], str | None]) -> Outcome:
+        if isinstance(outcome, Failed) and outcome.code == "code_agent_replay_divergence":
+            return outcome
+        cause = cause_of()
+        return outcome if cause is None else cancelled(cause)
+
+    def _feed(self, recorded: Sequence[Call]) -> None:
+        """Keep the flat form of the recorded calls; usually there is one more than last turn."""
+        known = len(self._seen)
+        if known > len(recorded) or not all(map(operator.is_, self._seen, recorded)):
+            self.close()
+            known = 0
+        for call in recorded[known:]:
+            given = str(bytes(call.input), "utf-8", "replace")
+            texts = (_well_formed(call.name), given, _well_formed(call.result_text))
+            self._journal += (*texts, int(call.is_error))
+            self._journal_size += sum(map(len, texts))
+            self._seen.append(call)
+
+    def _attempt(self, time_s: float) -> Outcome | None:
+        """One execution in a fresh context; None: ``time_s`` was not enough."""
+        program = self.program
+        context = quickjs.Context()
+        context.set_max_stack_size(program.stack_limit)
+        host = context.eval(_PRELUDE)
+        context.set_time_limit(0.0)
+        try:
+            host(_MINT)
+        except quickjs.JSException:
+            context.set_time_limit(-1.0)
+        for at in range(0, len(self._journal), _FEED_ARGUMENTS):
+            host(_FEED, *self._journal[at : at + _FEED_ARGUMENTS])
+        memory = program.memory_limit + _ENGINE_MEMORY + 2 * self._journal_size
+        context.set_memory_limit(memory)
+        context.set_time_limit(time_s)
+        with WATCHDOG.guard(context, time_s + _REPORT_TIME_S, memory):
+            problem = self._execute(host)
+            context.set_memory_limit(memory + _REPORT_MEMORY)
+            context.set_time_limit(_REPORT_TIME_S)
+            report = _report(host)
+        return self._outcome(report, problem)
+
+    def _execute(self, host: quickjs.Object) -> str:
+        """Run the program; what left the context is an interrupt, a halt or lack of memory."""
+        try:
+            host(_RUN, *self._arguments)
+        except quickjs.JSException as error:
+            return str(error)
+        return ""
+
+    def _outcome(self, report: list[Any], problem: str) -> Outcome | None:
+        match report:
+            case ["suspended", index, tool, text]:
+                return ToolCall(index, tool, text.encode())
+            case ["diverged", index, tool, text, actual, actual_text]:
+                return diverged(index, (tool, text), (actual, actual_text))
+            case ["short", index, tool, text]:
+                return diverged(index, (tool, text), None)
+            case ["finished", text]:
+                return Finished(text)
+            case ["undefined"]:
+                return threw(_NO_RUN)
+            case ["asynchronous"]:
+                return threw(_ASYNCHRONOUS)
+            case ["evaluating", syntax, text]:
+                return self._unparsed(syntax) or threw(f"evaluating index.js: {text}")
+            case ["running", _, text]:
+                return threw(f"run: {text}")
+        if "interrupted" in problem:
+            return None
+        cause = problem.partition("\n")[0]
+        return threw(f"run: {_OUT_OF_MEMORY if cause in ('', 'null') else cause}")
+
+    def _unparsed(self, syntax_error: bool) -> Failed | None:
+        if not syntax_error:
+            return None
+        problem = check(self.program.source)
+        return None if problem is None else load_failed(self.program.agent_name, f"parse: {problem}")
+
+
+def _report(host: quickjs.Object) -> list[Any]:
+    try:
+        return msgspec.json.decode(host(_REPORT), type=list[Any])
+    except quickjs.JSException:
+        return []
+
+
+def _slices(time_limit_s: float) -> Iterator[float]:
+    """Attempts of growing length that add up to the limit.
+
+    The first are short so that a cancellation is seen soon, and so that a program which swallows
+    its halt (a Promise executor can) costs little; the last has at least three quarters.
+    """
+    length = _FIRST_SLICE_S
+    while length * _SLICE_GROWTH < time_limit_s:
+        yield length
+        time_limit_s -= length
+        length *= _SLICE_GROWTH
+    yield time_limit_s
+
+
+def _well_formed(text: str) -> str:
+    """``text`` with halves of surrogate pairs replaced: the engine takes UTF-8 only."""
+    return text if text.isascii() else text.encode("utf-8", "replace").decode()

@@ -1,0 +1,403 @@
+/* The inside of the code-js sandbox: evaluated first in every fresh context, and the only code
+ * there that is ours. It makes the engine deterministic, takes away what could reach outside,
+ * binds the tools, and replays recorded calls until the first one that is not recorded.
+ *
+ * Program code may replace any built-in afterwards. So everything used below is taken from the
+ * engine here, before the program runs, and nothing goes through a prototype the program owns.
+ */
+(function () {
+  "use strict";
+
+  const MINT = 0, FEED = 1, RUN = 2, REPORT = 3;
+  const EVALUATING = 0, RUNNING = 1, OVER = 2;
+  const MAX_DEPTH = 256;
+  const OP_TOOLS = { __proto__: null, Memory: true, Channel: true };
+  const PLAIN_PROPERTIES = {
+    __proto__: null,
+    constructor: 1, hasOwnProperty: 1, isPrototypeOf: 1, propertyIsEnumerable: 1,
+    toLocaleString: 1, toString: 1, valueOf: 1, then: 1, catch: 1, finally: 1,
+  };
+  const GLOBALS = { __proto__: null };
+  for (const name of [
+    "Object", "Error", "EvalError", "RangeError", "ReferenceError", "SyntaxError", "TypeError",
+    "URIError", "InternalError", "AggregateError", "SuppressedError", "Iterator", "Array",
+    "parseInt", "parseFloat", "isNaN", "isFinite", "decodeURI", "decodeURIComponent",
+    "encodeURI", "encodeURIComponent", "escape", "unescape", "Infinity", "NaN", "undefined",
+    "Number", "Boolean", "String", "Math", "Reflect", "Symbol", "globalThis", "BigInt", "Date",
+    "RegExp", "JSON", "Proxy", "Map", "Set", "WeakMap", "WeakSet", "ArrayBuffer",
+    "Uint8ClampedArray", "Int8Array", "Uint8Array", "Int16Array", "Uint16Array", "Int32Array",
+    "Uint32Array", "BigInt64Array", "BigUint64Array", "Float16Array", "Float32Array",
+    "Float64Array", "DataView", "Promise", "DisposableStack", "AsyncDisposableStack",
+    "btoa", "atob",
+  ]) GLOBALS[name] = true;
+
+  const indirectEval = eval;
+  const NativeDate = Date, NativeError = Error, NativeTypeError = TypeError, NativeString = String;
+  const NativeProxy = Proxy;
+  const ObjectPrototype = Object.prototype, SyntaxErrorPrototype = SyntaxError.prototype;
+  const { defineProperty, freeze, getPrototypeOf, keys, setPrototypeOf } = Object;
+  const { apply, construct } = Reflect;
+  const { isArray } = Array;
+  const { imul } = Math;
+  const parseJson = JSON.parse, stringify = JSON.stringify;
+  const { captureStackTrace } = Error;
+  const nativeBind = Function.prototype.bind, nativeCall = Function.prototype.call;
+  const uncurry = (method) => apply(nativeBind, nativeCall, [method]);
+  const sort = uncurry(Array.prototype.sort);
+  const wellFormed = uncurry(String.prototype.toWellFormed);
+  const startsWith = uncurry(String.prototype.startsWith);
+  const slice = uncurry(String.prototype.slice);
+  const match = uncurry(RegExp.prototype.exec);
+  const hasPrototype = uncurry(Object.prototype.isPrototypeOf);
+  const dateValue = uncurry(NativeDate.prototype.valueOf);
+  const isoText = uncurry(NativeDate.prototype.toISOString);
+  const PromisePrototype = Promise.prototype;
+  const FUNCTION_KINDS = [
+    function () {}, function* () {}, async function () {}, async function* () {},
+  ].map(getPrototypeOf);
+
+  /* ---- state of this one execution ---- */
+  const journal = [];          /* recorded calls, flat: tool, input, text, failed */
+  let fed = 0;
+  let next = 0;                /* number of the next tool call */
+  let phase = EVALUATING;
+  let halt;                    /* an error no program can catch */
+  let halted;                  /* why the program was abandoned: a report */
+  let ended;                   /* how it ended by itself: a report, or undefined */
+  let thrown = false, stage = "evaluating", error;
+
+  /* The engine marks the error of an interrupt, the object itself, as uncatchable: `catch` and
+   * `finally` are skipped for it. MINT runs with a time limit of zero, so that the engine makes
+   * one, and this hook is the only place where it can be seen. */
+  Error.prepareStackTrace = (error) => {
+    if (halt === undefined) halt = error;
+    return "";
+  };
+
+  function mint() {
+    for (;;);
+  }
+
+  function sealHalt() {
+    NativeError.prepareStackTrace = undefined;
+    delete NativeError.prepareStackTrace;
+    if (halt === undefined) halt = new NativeError("halted");
+    /* The wrapper turns an error that leaves the context into text outside every limit: program
+     * code must not run there. Only InternalErrors of the engine leave. */
+    const text = function () { return "InternalError: " + this.message; };
+    for (const target of [halt, InternalError.prototype]) {
+      defineProperty(target, Symbol.toPrimitive, { value: text });
+      defineProperty(target, "stack", { value: "" });
+    }
+  }
+
+  /* ---- determinism ---- */
+
+  function define(target, name, value) {
+    defineProperty(target, name, { value, writable: true, configurable: true, enumerable: false });
+  }
+
+  function seedRandom(seed) {
+    let state = seed | 0;
+    const draw = () => (state = (imul(state, 1664525) + 1013904223) | 0) >>> 0;
+    define(Math, "random", { random: () => ((draw() >>> 5) * 67108864 + (draw() >>> 6)) / 2 ** 53 }.random);
+  }
+
+  /* The clock is compiled when the program first looks at Date: few do, and it is a quarter of
+   * the time that a context takes to get ready. */
+  function fixClock(source, started) {
+    const load = () => {
+      const clock = indirectEval(source)({
+        __proto__: null, NativeDate, NativeString, apply, construct, dateValue, define,
+        defineProperty, isDate, match, slice, uncurry,
+      }, started);
+      define(globalThis, "Date", clock);
+      return clock;
+    };
+    defineProperty(globalThis, "Date", {
+      __proto__: null, configurable: true, enumerable: false, get: load,
+      set: (value) => define(globalThis, "Date", value),
+    });
+  }
+
+  function closeDoors() {
+    for (const name of Object.getOwnPropertyNames(globalThis)) {
+      if (GLOBALS[name] !== true) delete globalThis[name];
+    }
+    const blocked = function Function() {
+      throw new NativeTypeError("code cannot be made from strings here");
+    };
+    for (const kind of FUNCTION_KINDS) {
+      defineProperty(kind, "constructor", { value: blocked, writable: false, configurable: false });
+    }
+    setPrototypeOf(blocked, FUNCTION_KINDS[0]);
+    freeze(blocked);
+  }
+
+  /* ---- arguments of a tool call as canonical JSON ---- */
+
+  function refuse(site, problem) {
+    const error = new NativeTypeError(site.label + ": " + problem);
+    captureStackTrace(error, site.binding);
+    throw error;
+  }
+
+  function isDate(value) {
+    const proto = getPrototypeOf(value);
+    if (proto === ObjectPrototype || proto === null) return false;
+    try {
+      dateValue(value);
+      return true;
+    } catch (_) {
+      return false;
+    }
+  }
+
+  const quotedKeys = { __proto__: null };
+  let quotedCount = 0;
+
+  function quoteKey(name) {
+    const known = quotedKeys[name];
+    if (known !== undefined) return known;
+    const quoted = stringify(wellFormed(name));
+    if (quotedCount++ < 1000) quotedKeys[name] = quoted;
+    return quoted;
+  }
+
+  function encode(value, site, depth, key) {
+    switch (typeof value) {
+      case "string": return stringify(wellFormed(value));
+      case "number":
+        if (value - value !== 0) refuse(site, "encoding arguments: " + value + " at " + stringify(key) + " is not a JSON value");
+        return value === 0 ? "0" : "" + value;
+      case "boolean": return value ? "true" : "false";
+      case "undefined": return "null";
+      case "object":
+        if (value === null) return "null";
+        if (depth === MAX_DEPTH) refuse(site, "encoding arguments: circular, or nested deeper than " + MAX_DEPTH + " levels");
+        if (isArray(value)) return encodeArray(value, site, depth);
+        if (isDate(value)) return encodeDate(value, site, key);
+        return encodeObject(value, site, depth);
+      default:
+        return refuse(site, "encoding arguments: a " + typeof value + " at " + stringify(key) + " is not a JSON value");
+    }
+  }
+
+  function encodeDate(value, site, key) {
+    const time = dateValue(value);
+    if (!(time >= -62167219200000 && time < 253402300800000)) {
+      refuse(site, "encoding arguments: an invalid Date at " + stringify(key));
+    }
+    return stringify(isoText(value));
+  }
+
+  function encodeArray(array, site, depth) {
+    let text = "[";
+    for (let i = 0; i < array.length; i++) {
+      text += (i === 0 ? "" : ",") + encode(array[i], site, depth + 1, i);
+    }
+    return text + "]";
+  }
+
+  function sortedKeys(object) {
+    const names = keys(object);
+    for (let i = 1; i < names.length; i++) {
+      if (names[i - 1] > names[i]) return sort(names);
+    }
+    return names;
+  }
+
+  function encodeObject(object, site, depth) {
+    const op = depth === 0 ? site.op : undefined;
+    const names = sortedKeys(object);
+    let text = "{", comma = "", pending = op !== undefined;
+    for (let i = 0; i < names.length; i++) {
+      const name = names[i];
+      if (op !== undefined) {
+        if (name === "op") continue;
+        if (pending && name > "op") {
+          text += comma + op;
+          comma = ",";
+          pending = false;
+        }
+      }
+      text += comma + quoteKey(name) + ":" + encode(object[name], site, depth + 1, name);
+      comma = ",";
+    }
+    return text + (pending ? comma + op : "") + "}";
+  }
+
+  function encodeArgument(argument, site) {
+    if (argument === undefined || argument === null) return site.empty;
+    if (typeof argument !== "object" || isArray(argument) || isDate(argument)) {
+      refuse(site, "argument must be an object");
+    }
+    return encodeObject(argument, site, 0);
+  }
+
+  /* ---- replay ---- */
+
+  function parsedOr(text, fallback) {
+    try {
+      return parseJson(text);
+    } catch (problem) {
+      if (hasPrototype(SyntaxErrorPrototype, problem)) return fallback;
+      throw problem;
+    }
+  }
+
+  /* Below depth 0 no `op` is merged in, and what was recorded is never too deep. */
+  function sameJson(recorded, input, site) {
+    return recorded === input || encode(parsedOr(recorded), site, -1e9) === input;
+  }
+
+  function call(site, argument) {
+    if (halted !== undefined) throw halt;
+    if (phase !== RUNNING) {
+      const misplaced = new NativeError(site.label + ": tools can only be called while run(input) is executing");
+      captureStackTrace(misplaced, site.binding);
+      throw misplaced;
+    }
+    const input = encodeArgument(argument, site);
+    if (halted !== undefined) throw halt;  /* by a getter of the argument */
+    const number = next++, at = number * 4;
+    if (at === fed) {
+      halted = ["suspended", number, site.tool, input];
+      throw halt;
+    }
+    if (journal[at] !== site.tool || !sameJson(journal[at + 1], input, site)) {
+      halted = ["diverged", number, journal[at], journal[at + 1], site.tool, input];
+      throw halt;
+    }
+    const text = journal[at + 2];
+    journal[at] = journal[at + 1] = journal[at + 2] = undefined;
+    if (journal[at + 3]) {
+      const failure = new NativeError(text);
+      captureStackTrace(failure, site.binding);
+      throw failure;
+    }
+    if (text === "") return undefined;
+    return site.parsed ? parsedOr(text, text) : text;
+  }
+
+  /* ---- bindings ---- */
+
+  function bindMethod(tool, method, isOp, parsed) {
+    const op = isOp ? '"op":' + stringify(wellFormed(method)) : undefined;
+    const site = {
+      __proto__: null, tool, op, parsed,
+      label: method === tool ? tool : tool + "." + method,
+      empty: op === undefined ? "{}" : "{" + op + "}",
+      binding: { [method](argument) { return call(site, argument); } }[method],
+    };
+    return site.binding;
+  }
+
+  function bindOps(tool) {
+    const methods = { __proto__: null };
+    return new NativeProxy({}, {
+      __proto__: null,
+      get(target, name) {
+        if (typeof name === "symbol" || PLAIN_PROPERTIES[name] === 1) return target[name];
+        return methods[name] ?? (methods[name] = bindMethod(tool, name, true, true));
+      },
+      set: () => true,
+      deleteProperty: () => true,
+      defineProperty: () => true,
+      setPrototypeOf: () => true,
+      preventExtensions: () => false,
+    });
+  }
+
+  function bindTool(tool) {
+    if (OP_TOOLS[tool]) return bindOps(tool);
+    if (tool === "Agent") return freeze({ spawn: bindMethod(tool, "spawn", false, true) });
+    return bindMethod(tool, tool, false, startsWith(tool, "mcp__"));
+  }
+
+  /* ---- one execution ---- */
+
+  function finalText(value) {
+    if (value === undefined || value === null) return null;
+    let text;
+    if (typeof value !== "object") {
+      text = typeof value === "function" ? undefined : NativeString(value);
+    } else if (hasPrototype(PromisePrototype, value)) {
+      throw new NativeTypeError("run returned a Promise; nothing is awaited here, run must return its result");
+    } else {
+      const chosen = value.final_text;
+      text = chosen !== undefined && chosen !== null ? NativeString(chosen) : stringify(value);
+    }
+    return text === undefined || text === "" ? null : wellFormed(text);
+  }
+
+  function execute(source, inputText, toolsText, clockSource, seed, started) {
+    sealHalt();
+    const tools = parseJson(toolsText);
+    closeDoors();
+    seedRandom(seed);
+    fixClock(clockSource, started);
+    for (let i = 0; i < tools.length; i++) define(globalThis, tools[i], bindTool(tools[i]));
+    const input = parseJson(inputText);
+    try {
+      const run = indirectEval(source);
+      if (run === undefined) {
+        ended = ["undefined"];
+        return;
+      }
+      const kind = getPrototypeOf(run);
+      if (kind === FUNCTION_KINDS[1] || kind === FUNCTION_KINDS[2] || kind === FUNCTION_KINDS[3]) {
+        ended = ["asynchronous"];
+        return;
+      }
+      phase = RUNNING;
+      stage = "running";
+      ended = ["finished", finalText(apply(run, undefined, [input]))];
+    } catch (problem) {
+      thrown = true;
+      error = problem;
+    }
+  }
+
+  function describe() {
+    if (error === null) return "null (thrown, or out of memory)";
+    let text = NativeString(error);
+    if (text === "[object Object]") text = NativeString(stringify(error));
+    const stack = typeof error === "object" ? error.stack : undefined;
+    const place = typeof stack === "string" ? match(/<input>:(\d+):(\d+)/, stack) : null;
+    return wellFormed(text) + (place === null ? "" : " (index.js:" + place[1] + ":" + place[2] + ")");
+  }
+
+  function describeThrown() {
+    try {
+      return [stage, hasPrototype(SyntaxErrorPrototype, error), describe()];
+    } catch (_) {
+      return [stage, false, "an exception that cannot be converted to text"];
+    }
+  }
+
+  /* One JSON text, because the wrapper reads neither ropes nor strings with NUL; without a
+   * prototype, because a program may have given arrays a toJSON. */
+  function report() {
+    const running = phase === RUNNING;
+    phase = OVER;
+    const at = next * 4;
+    let parts = halted;
+    if (parts === undefined && (thrown || ended !== undefined)) {
+      if (running && at < fed) parts = ["short", next, journal[at], journal[at + 1]];
+      else parts = thrown ? describeThrown() : ended;
+    }
+    return stringify(setPrototypeOf(parts ?? ["undecided"], null));
+  }
+
+  return function host(command) {
+    switch (command) {
+      case MINT: return mint();
+      case FEED:
+        for (let i = 1; i < arguments.length; i++) journal[fed++] = arguments[i];
+        return undefined;
+      case RUN: return execute(arguments[1], arguments[2], arguments[3], arguments[4], arguments[5], arguments[6]);
+      case REPORT: return report();
+    }
+  };
+})()
