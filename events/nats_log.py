@@ -53,6 +53,7 @@ class NatsLog:
         scope: str | None = None,
         msg_id: str | None = None,
     ) -> int:
+        self._stream_of(subject)  # refuses foreign subjects
         headers = b""
         if after is not None:
             headers = b"Nats-Expected-Last-Subject-Sequence: %d\r\n" % after

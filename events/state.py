@@ -8,11 +8,9 @@ is a hash in the subject. Nothing here reads a clock or appends.
 from __future__ import annotations
 
 import msgspec
-from msgspec import Raw, Struct
+from msgspec import UNSET, Raw, Struct, UnsetType
 
 STATE_VERSION = 1
-
-_NOTHING = Raw(b"")
 
 
 class StateError(Exception):
@@ -34,8 +32,8 @@ class FutureState(StateError):
 class MemoryWritten(Struct, frozen=True, kw_only=True, omit_defaults=True, tag="memory.written"):
     """The row (tenant, scope, scope_id, key) has this value from now on, or is gone.
 
-    ``value`` is JSON, byte for byte as written; ``deleted`` rows have none. Times are unix
-    nanoseconds; ``expires_at_ns`` None means never. ``created_at_ns`` is the row's first write,
+    ``value`` is JSON, byte for byte as written, UNSET for a row that is gone (JSON ``null`` is a
+    value). Times are unix nanoseconds; ``expires_at_ns`` None means never. ``created_at_ns`` is the row's first write,
     kept by later ones. ``effect_id`` and ``result`` let a recovered run find its own write and
     answer with the same text (kernel.md section 5).
     """
@@ -45,13 +43,12 @@ class MemoryWritten(Struct, frozen=True, kw_only=True, omit_defaults=True, tag="
     scope_id: str
     key: str
     op: str
-    value: Raw = _NOTHING
-    deleted: bool = False
+    value: Raw | UnsetType = UNSET
     expires_at_ns: int | None = None
     created_at_ns: int
     updated_at_ns: int
     effect_id: str = ""
-    result: Raw = _NOTHING
+    result: Raw | UnsetType = UNSET
     v: int = STATE_VERSION
     must_understand: bool = True
 

@@ -45,10 +45,6 @@ class Activation:
         self._interrupted = False
         self._leaving = False
 
-    @property
-    def state(self):  # type: ignore[no-untyped-def]
-        return self.journal.state
-
     def interrupt(self) -> None:
         """Something urgent is in the inbox: stop waiting for the current effect."""
         self._interrupted = True
@@ -119,20 +115,20 @@ class Activation:
 
     async def _perform(self, effect: Coroutine[Any, Any, None]) -> None:
         """Run an effect that :meth:`interrupt` may stop."""
-        if self._interrupted:
-            effect.close()
-            return
         self._interruptible = True
         task = self._task
         try:
             await effect
         except asyncio.CancelledError:
-            if not self._interrupted or task is None:
+            if task is None or not self._was_interrupted():
                 raise
             if task.cancelling():
                 task.uncancel()
         finally:
             self._interruptible = False
+
+    def _was_interrupted(self) -> bool:
+        return self._interrupted
 
     def _take_inbox(self) -> None:
         journal = self.journal

@@ -33,7 +33,8 @@ _decode = msgspec.json.Decoder(Member).decode
 class Cluster:
     """Keeps the lease ``process.<id>`` and a picture of all others, renewed each second.
 
-    ``changed`` is called with the members after each change of who is there.
+    ``changed`` (to be set before :meth:`start`) is called with the members at the start and after
+    each change of who is there.
     """
 
     def __init__(
@@ -43,13 +44,12 @@ class Cluster:
         member: Member,
         *,
         alone_at_boot: bool,
-        changed: Callable[[dict[str, Member]], None] = lambda _: None,
     ) -> None:
         self._store = store
         self._process = process
         self._member = member
         self._members: dict[str, Member] = {process: member}
-        self._changed = changed
+        self.changed: Callable[[dict[str, Member]], None] = lambda _: None
         self._task: asyncio.Task[None] | None = None
         self.settled = alone_at_boot
         """Whether a process without a lease may be judged dead."""
@@ -100,5 +100,5 @@ class Cluster:
             self.settled = await leases.settled()
         if members.keys() != self._members.keys() or boot:
             self._members = members
-            self._changed(members)
+            self.changed(members)
         self._members = members

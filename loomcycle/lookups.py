@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from events.log import EventStore
+from events.streams import RUN_STREAM_NAMES, stream_of
 from loomcycle.auth import Principal
 from projections.rows import Run, Session, TranscriptRow
 from projections.views import Views
@@ -23,8 +24,11 @@ class Lookups:
         self._timeout_s = timeout_s
 
     async def _settle(self, run_ids: Iterable[str] = ()) -> None:
-        streams = {self._store.streams.of_run(run_id) for run_id in run_ids}
-        ends = await self._store.log.ends(sorted(streams) or self._store.streams.runs())
+        subjects = self._store.subjects
+        streams = {
+            stream_of(subjects, subjects.journal("", run_id)).name for run_id in run_ids
+        }
+        ends = await self._store.log.ends(sorted(streams) or RUN_STREAM_NAMES)
         await self._views.barrier(ends, self._timeout_s)
 
     async def run(self, principal: Principal, run_id: str) -> Run | None:

@@ -57,12 +57,19 @@ class Worker:
     """Runs up to ``slots`` activations. ``process`` in ``services`` is its lease's name."""
 
     def __init__(
-        self, services: Services, cluster: Cluster, admission: Admission, *, slots: int
+        self,
+        services: Services,
+        cluster: Cluster,
+        admission: Admission,
+        *,
+        slots: int,
+        seen_elsewhere: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._services = services
         self._cluster = cluster
         self._admission = admission
         self._slots = slots
+        self._seen_elsewhere = seen_elsewhere
         self._busy = 0
         self._held: dict[str, _Held] = {}
         self._waiting: set[str] = set()
@@ -343,6 +350,7 @@ class Worker:
     def _poked(self, run_id: str, data: bytes) -> None:
         if data == b"watch":
             self._services.live.watched(run_id)
+            self._seen_elsewhere(run_id)
         elif data == b"inbox":
             held = self._held.get(run_id)
             if held is not None:

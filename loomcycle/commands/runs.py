@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Coroutine
 from dataclasses import dataclass
+from typing import Any, Literal
 
 import msgspec
 from msgspec import Raw, Struct
@@ -27,6 +29,7 @@ from events.vocabulary import (
 from loomcycle.admission import HANDLE_TAKEN, SESSION_BUSY, terminal
 from loomcycle.auth import Principal
 from loomcycle.cluster import Cluster
+from loomcycle.commands.cancel import cancel_run
 from loomcycle.commands.requests import (
     RunRequest,
     check_credentials,
@@ -219,7 +222,7 @@ class RunCommands:
             session_id = place.session_id
             run_id = next_run_of(session_id, services.new_hex)
         agent_id = request.agent_id or agent_id_of(run_id)
-        reader = "continue" if request.interactive else "cancel"
+        reader: Literal["cancel", "continue"] = "continue" if request.interactive else "cancel"
         context = lineage(request)
         secrets = credentials(request)
         now = services.now_ns()
@@ -354,14 +357,12 @@ class RunCommands:
             await asyncio.sleep(pause)
             try:
                 if not await self._withdraw(item, seq, reason) and item.reader == "cancel":
-                    from loomcycle.commands.cancel import cancel_run
-
                     await cancel_run(self._services, item.tenant, item.run, reason)
                 return
             except LogError as cause:
                 log.warning("start of %s not withdrawn yet: %s", item.run, cause)
 
-    def _later(self, work) -> None:  # type: ignore[no-untyped-def]
+    def _later(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)
         self._background.add(task)
         task.add_done_callback(self._background.discard)

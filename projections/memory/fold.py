@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from msgspec import UnsetType
+
 from projections.framework import Projection, Write
 from projections.sources import MemoryFault, MemoryWrite
 
@@ -21,7 +23,7 @@ def fold(items: Sequence[Any]) -> list[Write]:
             case MemoryWrite(seq, event):
                 key = event.key.encode("utf-8", "surrogatepass")
                 address = (event.tenant, event.scope, event.scope_id, key)
-                if event.deleted:
+                if isinstance(event.value, UnsetType):
                     writes.append(Write("delete_memory", address, address))
                     continue
                 value = bytes(event.value)

@@ -66,11 +66,15 @@ class Interpreter:
 
     def __init__(self, program: Program) -> None:
         self.program = program
+        lines = program.source.count("\n") + 1
+        blank = "\n" * lines  # so that no line of ours has a number of the program's
+        self._prelude = blank + _PRELUDE
         self._arguments = (
             _well_formed(program.source) + _ENTRY,
+            lines,
             msgspec.json.encode(program.input, order="sorted").decode(),
             msgspec.json.encode(list(program.tools)).decode(),
-            _CLOCK,
+            blank + _CLOCK,
             float(fnv1a_32(program.seed)),  # the wrapper cuts integers to 32 bits
             float(program.started_ms),
         )
@@ -132,7 +136,7 @@ class Interpreter:
         program = self.program
         context = quickjs.Context()
         context.set_max_stack_size(program.stack_limit)
-        host = context.eval(_PRELUDE)
+        host = context.eval(self._prelude)
         context.set_time_limit(0.0)
         try:
             host(_MINT)
@@ -185,14 +189,16 @@ class Interpreter:
         if not syntax_error:
             return None
         problem = check(self.program.source)
-        return None if problem is None else load_failed(self.program.agent_name, f"parse: {problem}")
+        if problem is None:
+            return None
+        return load_failed(self.program.agent_name, f"parse: {problem}")
 
 
 def _report(host: quickjs.Object) -> list[Any]:
     try:
         return msgspec.json.decode(host(_REPORT), type=list[Any])
     except quickjs.JSException:
-        return []
+        return ["running", False, "an exception that cannot be converted to text"]
 
 
 def _slices(time_limit_s: float) -> Iterator[float]:

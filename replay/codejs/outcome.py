@@ -94,10 +94,10 @@ _HINTS = (
 
 def diverged(index: int, recorded: tuple[str, str], actual: tuple[str, str] | None) -> Failed:
     """Call ``index`` (from 0) differs; pairs are (tool, input JSON), None: the run ended."""
-    made = "the program ended without it" if actual is None else f"the program made {_shown(actual)}"
+    made = "ended without it" if actual is None else f"made {_shown(actual)}"
     return failed(
         "code_agent_replay_divergence",
-        f"call {index}: the journal holds {_shown(recorded)}, {made}. {_HINTS}",
+        f"call {index}: the journal holds {_shown(recorded)}, the program {made}. {_HINTS}",
     )
 
 

@@ -10,7 +10,7 @@
 
   const MINT = 0, FEED = 1, RUN = 2, REPORT = 3;
   const EVALUATING = 0, RUNNING = 1, OVER = 2;
-  const MAX_DEPTH = 256;
+  const MAX_DEPTH = 100;
   const OP_TOOLS = { __proto__: null, Memory: true, Channel: true };
   const PLAIN_PROPERTIES = {
     __proto__: null,
@@ -65,6 +65,7 @@
   let halted;                  /* why the program was abandoned: a report */
   let ended;                   /* how it ended by itself: a report, or undefined */
   let thrown = false, stage = "evaluating", error;
+  let lines;                   /* of the program */
 
   /* The engine marks the error of an interrupt, the object itself, as uncatchable: `catch` and
    * `finally` are skipped for it. MINT runs with a time limit of zero, so that the engine makes
@@ -94,13 +95,14 @@
   /* ---- determinism ---- */
 
   function define(target, name, value) {
-    defineProperty(target, name, { value, writable: true, configurable: true, enumerable: false });
+    defineProperty(target, name, { __proto__: null, value, writable: true, configurable: true, enumerable: false });
   }
 
   function seedRandom(seed) {
     let state = seed | 0;
     const draw = () => (state = (imul(state, 1664525) + 1013904223) | 0) >>> 0;
-    define(Math, "random", { random: () => ((draw() >>> 5) * 67108864 + (draw() >>> 6)) / 2 ** 53 }.random);
+    const random = () => ((draw() >>> 5) * 67108864 + (draw() >>> 6)) / 2 ** 53;
+    define(Math, "random", random);
   }
 
   /* The clock is compiled when the program first looks at Date: few do, and it is a quarter of
@@ -331,8 +333,9 @@
     return text === undefined || text === "" ? null : wellFormed(text);
   }
 
-  function execute(source, inputText, toolsText, clockSource, seed, started) {
+  function execute(source, sourceLines, inputText, toolsText, clockSource, seed, started) {
     sealHalt();
+    lines = sourceLines;
     const tools = parseJson(toolsText);
     closeDoors();
     seedRandom(seed);
@@ -364,8 +367,16 @@
     let text = NativeString(error);
     if (text === "[object Object]") text = NativeString(stringify(error));
     const stack = typeof error === "object" ? error.stack : undefined;
-    const place = typeof stack === "string" ? match(/<input>:(\d+):(\d+)/, stack) : null;
-    return wellFormed(text) + (place === null ? "" : " (index.js:" + place[1] + ":" + place[2] + ")");
+    return wellFormed(text) + (typeof stack === "string" ? position(stack) : "");
+  }
+
+  /* Ours are the lines after the program's: the host puts as many empty ones before this file. */
+  function position(stack) {
+    const FRAME = /<input>:(\d+):(\d+)/g;
+    for (let frame; (frame = match(FRAME, stack)) !== null; ) {
+      if (+frame[1] <= lines) return " (index.js:" + frame[1] + ":" + frame[2] + ")";
+    }
+    return "";
   }
 
   function describeThrown() {
@@ -396,7 +407,7 @@
       case FEED:
         for (let i = 1; i < arguments.length; i++) journal[fed++] = arguments[i];
         return undefined;
-      case RUN: return execute(arguments[1], arguments[2], arguments[3], arguments[4], arguments[5], arguments[6]);
+      case RUN: return execute(arguments[1], arguments[2], arguments[3], arguments[4], arguments[5], arguments[6], arguments[7]);
       case REPORT: return report();
     }
   };

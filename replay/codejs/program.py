@@ -17,7 +17,7 @@ import quickjs
 ABI_VERSION = "1.0.0"
 DEFAULT_MEMORY_LIMIT = 64 << 20
 """Bytes of JavaScript heap, recorded results not counted."""
-DEFAULT_STACK_LIMIT = 512 << 10
+DEFAULT_STACK_LIMIT = 1 << 20
 """Bytes of C stack; a thread that runs programs needs about twice as much."""
 DEFAULT_BUDGET_S = 120.0
 

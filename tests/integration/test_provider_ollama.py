@@ -124,7 +124,7 @@ async def test_ollama_arguments_may_be_a_string_holding_json(vendor: FakeVendor)
 
 async def test_ollama_pinned_window_is_sent_and_reported(vendor: FakeVendor) -> None:
     vendor.script(ollama_text("hi"))
-    async with provider_of(vendor, "ollama", LOOMCYCLE_OLLAMA_NUM_CTX="4096") as provider:
+    async with provider_of(vendor, "ollama", {"LOOMCYCLE_OLLAMA_NUM_CTX": "4096"}) as provider:
         usage = done(await collect(provider)).usage
     assert usage is not None
     assert usage.max_context_tokens == 4096

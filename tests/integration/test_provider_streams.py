@@ -49,7 +49,7 @@ async def test_a_vendor_that_sends_no_headers_is_a_retryable_error(
     vendor: FakeVendor, provider_id: str
 ) -> None:
     vendor.script(Reply(stall_headers=True))
-    async with provider_of(vendor, provider_id, **SHORT) as provider:
+    async with provider_of(vendor, provider_id, SHORT) as provider:
         deltas, error = await collect_failure(provider)
     assert deltas == []
     assert str(error) == "http: timeout awaiting response headers (0.08s)"
@@ -62,7 +62,7 @@ async def test_an_idle_stream_is_a_retryable_error_after_its_text(
     vendor: FakeVendor, provider_id: str
 ) -> None:
     vendor.script(Reply([beginning(provider_id, "half"), Stall()]))
-    async with provider_of(vendor, provider_id, **SHORT) as provider:
+    async with provider_of(vendor, provider_id, SHORT) as provider:
         deltas, error = await collect_failure(provider)
     assert deltas == [TextDelta("half")]
     assert str(error) == "stream read: context deadline exceeded (no data for 0.08s)"
@@ -111,7 +111,7 @@ async def test_each_byte_resets_the_idle_timer(vendor: FakeVendor, provider_id: 
             await asyncio.sleep(0.04)
             gate.set()
 
-    async with provider_of(vendor, provider_id, **dict.fromkeys(SHORT, "300")) as provider:
+    async with provider_of(vendor, provider_id, dict.fromkeys(SHORT, "300")) as provider:
         started = time.monotonic()
         deltas, _ = await asyncio.gather(collect(provider), open_gates())
     assert texts(deltas) == ["hi"]
@@ -176,34 +176,26 @@ async def test_a_refused_connection_is_a_retryable_error_with_its_cause() -> Non
 
 
 async def test_a_tls_handshake_that_never_ends_is_a_retryable_error(
-    monkeypatch: pytest.MonkeyPatch,
+    vendor: FakeVendor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def stay_silent(reader: asyncio.StreamReader, _: asyncio.StreamWriter) -> None:
-        await reader.read()
-
+    """The vendor takes the client's hello for the beginning of a request and waits for more."""
     monkeypatch.setattr("loomcycle.providers.transport.TLS_TIMEOUT", 0.08)
-    server = await asyncio.start_server(stay_silent, "127.0.0.1", 0)
-    url = f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-    registry = build_providers({"OPENAI_API_KEY": "k", "OPENAI_BASE_URL": url})
-    _, error = await collect_failure(registry.get("openai"))
-    await registry.close()
-    server.close()
+    url = vendor.url.replace("http:", "https:")
+    async with provider_of(vendor, "openai", {"OPENAI_BASE_URL": url}) as provider:
+        _, error = await collect_failure(provider)
     assert str(error) == "http: TLS handshake timeout (0.08s)"
     assert classify(error) is ErrorClass.RETRYABLE
 
 
-async def test_a_vendor_that_hangs_up_before_its_headers_is_a_retryable_error() -> None:
-    async def hang_up(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writer.close()
-
-    server = await asyncio.start_server(hang_up, "127.0.0.1", 0)
-    url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-    registry = build_providers({"OPENAI_API_KEY": "k", "OPENAI_BASE_URL": url})
-    _, error = await collect_failure(registry.get("openai"))
-    await registry.close()
-    server.close()
+async def test_a_vendor_that_hangs_up_before_its_headers_is_a_retryable_error(
+    vendor: FakeVendor,
+) -> None:
+    vendor.script(Reply(cut_headers=True))
+    async with provider_of(vendor, "openai") as provider:
+        _, error = await collect_failure(provider)
     assert str(error).startswith("http: ")
     assert classify(error) is ErrorClass.RETRYABLE
+    assert not error.partial
 
 
 # Abort

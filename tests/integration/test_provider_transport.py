@@ -84,7 +84,7 @@ async def test_an_error_body_that_never_ends_is_shown_as_far_as_it_came(
     vendor: FakeVendor, last: Part
 ) -> None:
     vendor.script(Reply([b"half a cau", last], status=500))
-    async with provider_of(vendor, "anthropic", **SHORT) as provider:
+    async with provider_of(vendor, "anthropic", SHORT) as provider:
         _, error = await collect_failure(provider)
     assert str(error) == "anthropic 500: half a cau"
 
@@ -266,7 +266,7 @@ async def test_a_failed_listing_is_an_error_and_never_tried_again(
     vendor: FakeVendor, reply: Reply, text: str
 ) -> None:
     vendor.script(reply)
-    async with provider_of(vendor, "openai", **SHORT) as provider:
+    async with provider_of(vendor, "openai", SHORT) as provider:
         with pytest.raises(Exception, match=rf"^{text}") as caught:
             await provider.models()
     assert type(caught.value).__name__ in {"ProviderError", "TransportFailure"}

@@ -50,7 +50,8 @@ async def play(
     model: str, prompt: str, results: Sequence[str] = (), offered: Sequence[str] = ()
 ) -> list[tuple[str, Any]]:
     """(tool, input) of each turn until the script ends; tool n is answered by ``results[n]``."""
-    provider, calls = mock(), []
+    provider = mock()
+    calls: list[tuple[str, Any]] = []
     messages = [said(prompt)]
     for step in range(50):
         deltas = await turn(provider, request(model, messages, tools=tools(*offered)))

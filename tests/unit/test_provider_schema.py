@@ -186,7 +186,7 @@ reference = st.builds(
     st.sampled_from(["$defs", "definitions"]),
     names,
 )
-leaf = st.one_of(st.just(STRING), st.just(INTEGER), reference, st.just({}))
+leaf: st.SearchStrategy[Any] = st.one_of(st.just(STRING), st.just(INTEGER), reference, st.just({}))
 
 
 def _nest(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:

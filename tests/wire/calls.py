@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -75,10 +75,14 @@ class Sleeps:
 
 @asynccontextmanager
 async def provider_of(
-    vendor: FakeVendor, provider_id: str, *, sleep: Sleeps | None = None, **settings: str
+    vendor: FakeVendor,
+    provider_id: str,
+    settings: Mapping[str, str] | None = None,
+    *,
+    sleep: Sleeps | None = None,
 ) -> AsyncIterator[Provider]:
     """The provider, calling ``vendor``; its pool is closed at the end."""
-    environ = environment(vendor, **settings)
+    environ = environment(vendor, **(settings or {}))
     registry = build_providers(environ, sleep=sleep or Sleeps())
     try:
         yield registry.get(provider_id)

@@ -38,7 +38,8 @@ Part = bytes | Stall | Cut | Hold
 class Reply:
     """One scripted answer. ``parts`` are sent one by one, each as its own piece of the body.
 
-    ``stall_headers`` never answers at all. ``close_delimited`` ends the body by closing the
+    ``stall_headers`` never answers at all, ``cut_headers`` hangs up instead.
+    ``close_delimited`` ends the body by closing the
     connection instead of HTTP chunks, so that a cut looks like an end.
     """
 
@@ -46,6 +47,7 @@ class Reply:
     status: int = 200
     headers: dict[str, str] = field(default_factory=dict)
     stall_headers: bool = False
+    cut_headers: bool = False
     close_delimited: bool = False
 
 
@@ -155,6 +157,8 @@ class FakeVendor:
         reply = self._reply_to(method, target)
         self.requests.append(Received(method, target, headers, body))
         await self._notify()
+        if reply.cut_headers:
+            return False
         if reply.stall_headers:
             await _until_gone(reader)
         return await _send(reply, reader, writer)
@@ -211,6 +215,7 @@ async def _either(*waits: Awaitable[object]) -> None:
     finally:
         for task in tasks:
             task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 # Bodies

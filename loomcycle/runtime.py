@@ -1,0 +1,215 @@
+"""One process of the runtime: everything wired together, started and stopped in order.
+
+Gateways get a :class:`Runtime` and nothing else. There is no other place where parts meet.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import platform
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from events.embedded import EmbeddedServer
+from events.ids import random_hex
+from events.log import EventStore, LogError
+from events.nats_store import connect
+from events.seals import load_master_key
+from loomcycle import __version__
+from loomcycle.admission import Admission
+from loomcycle.auth import Authenticator
+from loomcycle.cluster import Cluster, Member
+from loomcycle.commands.runs import RunCommands
+from loomcycle.config.loaded import LoadedConfig
+from loomcycle.definitions import Definitions
+from loomcycle.live import LiveRuns
+from loomcycle.loading import Plans
+from loomcycle.lookups import Lookups
+from loomcycle.masking import Redaction
+from loomcycle.providers.registry import Registry, build_providers
+from loomcycle.readers import Readers
+from loomcycle.redaction import Redactor
+from loomcycle.services import Services
+from loomcycle.sweeper import Sweeper
+from loomcycle.tools.builtin import builtin_tools
+from loomcycle.worker import Worker
+from projections.views import Views, ViewSettings
+
+log = logging.getLogger("loomcycle.runtime")
+
+StoreFactory = Callable[[str], "asyncio.Future[EventStore]"]
+
+
+@dataclass
+class Runtime:
+    """A running process. Made by :func:`open_runtime`, ended by :meth:`close`."""
+
+    config: LoadedConfig
+    store: EventStore
+    services: Services
+    cluster: Cluster
+    worker: Worker
+    views: Views
+    lookups: Lookups
+    commands: RunCommands
+    readers: Readers
+    auth: Authenticator
+    providers: Registry
+    started_ns: int
+    version: str
+    _stack: AsyncExitStack
+
+    async def close(self) -> None:
+        """Stop taking work, hand runs over, leave; returns within 10 s."""
+        await self._stack.aclose()
+
+
+async def open_runtime(loaded: LoadedConfig, *, process: str = "") -> Runtime:
+    """Start everything of one process. Raises EmbeddedServerError, LogError, SealError."""
+    stack = AsyncExitStack()
+    try:
+        return await _open(loaded, process or f"p_{random_hex()}", stack)
+    except BaseException:
+        await stack.aclose()
+        raise
+
+
+async def _open(loaded: LoadedConfig, process: str, stack: AsyncExitStack) -> Runtime:
+    config, environment = loaded.config, loaded.environment
+    data_dir = Path(environment.data_dir)
+    data_dir.mkdir(parents=True, exist_ok=True)
+    settings: dict[str, object] = {
+        "prefix": config.log.prefix,
+        "master_key": load_master_key(data_dir, environment.master_key),
+    }
+    servers: Sequence[str] = environment.nats_servers
+    fresh = False
+    if servers:
+        if environment.nats_creds:
+            settings["credentials"] = environment.nats_creds
+    else:
+        embedded = await EmbeddedServer.start(data_dir, sync=config.log.sync)
+        stack.push_async_callback(embedded.stop)
+        watch = asyncio.create_task(embedded.watch(), name="embedded-server")
+        stack.callback(watch.cancel)
+        servers, fresh = [embedded.url], embedded.owned
+        settings["token"] = embedded.token
+
+    async def open_store(name: str) -> EventStore:
+        return await connect(list(servers), name=name, **settings)  # type: ignore[arg-type]
+
+    store = await open_store(process)
+    stack.push_async_callback(store.close)
+    views = await Views.open(view_settings(loaded), lambda: open_store(f"{process}-views"))
+    stack.push_async_callback(views.close)
+    plans = Plans(store)
+    redactor = Redactor.from_environment(loaded.environ)
+    providers = build_providers(loaded.environ)
+    stack.push_async_callback(providers.close)
+    services = Services(
+        store=store,
+        live=LiveRuns(store.live),
+        plans=plans,
+        providers=providers,
+        tools=builtin_tools(store, environment, redactor),
+        process=process,
+        now_ns=time.time_ns,
+        redaction=Redaction(redactor),
+    )
+    lookups = Lookups(store, views)
+    readers = Readers(services, grace_s=config.runtime.reader_grace_ms / 1000)
+    concurrency = config.concurrency
+    started_ns = time.time_ns()
+    member = Member(
+        slots=concurrency.max_concurrent_runs,
+        version=__version__,
+        host=platform.node(),
+        started_ns=started_ns,
+    )
+    cluster = Cluster(store, process, member, alone_at_boot=fresh)
+    worker = Worker(
+        services,
+        cluster,
+        Admission(store),
+        slots=concurrency.max_concurrent_runs,
+        seen_elsewhere=readers.seen_elsewhere,
+    )
+    sweeper = Sweeper(store, views, cluster, process=process, owns=worker.owns, now_ns=time.time_ns)
+
+    def members_changed(members: dict[str, Member]) -> None:
+        sweeper.hurry()
+        if process == min(members):
+            slots = sum(other.slots for other in members.values())
+            keep(_limit(store, slots + concurrency.max_queue_depth, _user_cap(loaded)))
+
+    background: set[asyncio.Task[None]] = set()
+
+    def keep(work) -> None:  # type: ignore[no-untyped-def]
+        task = asyncio.create_task(work)
+        background.add(task)
+        task.add_done_callback(background.discard)
+
+    cluster.changed = members_changed
+    await cluster.start()
+    stack.push_async_callback(cluster.stop)
+    await worker.start()
+    stack.push_async_callback(worker.stop)
+    sweeper.start()
+    stack.push_async_callback(sweeper.stop)
+    definitions = Definitions(loaded, providers, services.tools, plans, read_body=read_text)
+    commands = RunCommands(
+        services,
+        definitions,
+        lookups,
+        cluster,
+        queue_timeout_s=concurrency.queue_timeout_ms / 1000,
+        user_cap=_user_cap(loaded),
+    )
+    stack.push_async_callback(commands.close)
+    stack.push_async_callback(readers.close)
+    return Runtime(
+        config=loaded,
+        store=store,
+        services=services,
+        cluster=cluster,
+        worker=worker,
+        views=views,
+        lookups=lookups,
+        commands=commands,
+        readers=readers,
+        auth=Authenticator(environment.auth_token),
+        providers=providers,
+        started_ns=started_ns,
+        version=__version__,
+        _stack=stack,
+    )
+
+
+def view_settings(loaded: LoadedConfig) -> ViewSettings:
+    """Where this deployment's views live."""
+    storage = loaded.config.storage
+    if storage.backend == "postgres":
+        return ViewSettings(backend="postgres", dsn=str(storage.pg_dsn))
+    return ViewSettings(path=os.path.join(loaded.environment.data_dir, "views"))
+
+
+def read_text(path: str) -> str:
+    """A code-js body. Raises OSError."""
+    return Path(path).read_text(encoding="utf-8")
+
+
+def _user_cap(loaded: LoadedConfig) -> int:
+    own = loaded.environment.max_concurrent_runs_per_user
+    return loaded.config.concurrency.max_concurrent_runs_per_user if own is None else own
+
+
+async def _limit(store: EventStore, total: int, per_user: int) -> None:
+    try:
+        await store.starts.limit(total, per_user)
+    except LogError as cause:
+        log.warning("bounds of the start queue not set: %s", cause)

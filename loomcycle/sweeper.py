@@ -1,0 +1,112 @@
+"""Finds runs that need a worker and have none, and posts their wakes.
+
+It compares what the views say is running with who is alive and what is queued, so losing every
+queue item costs seconds and nothing else (design.md section 5). It decides nothing about runs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable
+
+from events.log import EventStore, LogError
+from events.streams import RUN_STREAM_NAMES
+from loomcycle.cluster import Cluster
+from loomcycle.wakes import wake_data
+from projections.framework import ViewUnavailable
+from projections.rows import Run
+from projections.views import Views
+
+log = logging.getLogger("loomcycle.sweeper")
+
+TICK_S = 1.0
+FULL_SWEEP_S = 5.0
+REPEAT_WAKE_S = 5.0
+OWN_QUIET_S = 3.0
+"""A run of this process that nobody here advances and that was quiet so long needs a wake."""
+
+
+class Sweeper:
+    """``owns(run_id)`` tells whether this process advances the run now."""
+
+    def __init__(
+        self,
+        store: EventStore,
+        views: Views,
+        cluster: Cluster,
+        *,
+        process: str,
+        owns: Callable[[str], bool],
+        now_ns: Callable[[], int],
+    ) -> None:
+        self._store = store
+        self._views = views
+        self._cluster = cluster
+        self._process = process
+        self._owns = owns
+        self._now_ns = now_ns
+        self._urgent = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        self._urgent.set()
+        self._task = asyncio.create_task(self._keep_sweeping(), name="sweeper")
+
+    async def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    def hurry(self) -> None:
+        """Somebody came or went: sweep at once."""
+        self._urgent.set()
+
+    async def sweep(self) -> int:
+        """Post what is missing; returns how many wakes. Raises LogError, ViewUnavailable."""
+        if not self._cluster.settled:
+            return 0
+        runs = await self._views.queries.running_runs(unparked=True)
+        orphans = [run for run in runs if self._is_orphan(run)]
+        if not orphans:
+            return 0
+        queued = await self._store.wakes.waiting()
+        bucket = self._now_ns() // int(REPEAT_WAKE_S * 1e9)
+        missing = [run for run in orphans if run.id not in queued]
+        for run in missing:
+            cause = f"orphan:{run.last_commit}:{bucket}"
+            await self._store.wakes.post(run.id, cause, wake_data(run.tenant))
+        if missing:
+            log.info("woke %d runs without a worker", len(missing))
+        return len(missing)
+
+    def _is_orphan(self, run: Run) -> bool:
+        if run.owner != self._process:
+            return not self._cluster.is_alive(run.owner)
+        quiet_ns = self._now_ns() - run.last_commit_ns
+        return not self._owns(run.id) and quiet_ns > OWN_QUIET_S * 1e9
+
+    async def _keep_sweeping(self) -> None:
+        loop = asyncio.get_running_loop()
+        pending = True
+        swept = 0.0
+        while True:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._urgent.wait(), TICK_S)
+            pending = pending or self._urgent.is_set()
+            self._urgent.clear()
+            if not pending and loop.time() - swept < FULL_SWEEP_S:
+                continue
+            try:
+                if self._cluster.settled:
+                    await self._caught_up()
+                    await self.sweep()
+                    pending = False
+                    swept = loop.time()
+            except (LogError, ViewUnavailable) as cause:
+                log.warning("sweep postponed: %s", cause)
+
+    async def _caught_up(self) -> None:
+        ends = await self._store.log.ends(RUN_STREAM_NAMES)
+        await self._views.barrier(ends, timeout=30.0)

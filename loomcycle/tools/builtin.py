@@ -1,0 +1,37 @@
+"""The tools of this deployment, in the order in which models see them (tools.md section 1.1)."""
+
+from __future__ import annotations
+
+from events.log import EventStore
+from loomcycle.config.variables import Environment
+from loomcycle.memory.store import MemoryStore
+from loomcycle.redaction import Redactor
+from loomcycle.tools.base import Tool
+from loomcycle.tools.context import Context
+from loomcycle.tools.glob import Glob
+from loomcycle.tools.grep import Grep
+from loomcycle.tools.memory import Memory
+from loomcycle.tools.read import Read
+
+
+def builtin_tools(
+    store: EventStore, environment: Environment, redactor: Redactor
+) -> dict[str, Tool]:
+    """Every tool that this version has, by name."""
+    tools: list[Tool] = [
+        Read(),
+        Grep(),
+        Glob(),
+        Memory(
+            MemoryStore(
+                store.log,
+                store.subjects,
+                redactor=redactor,
+                sweep_ms=environment.memory_sweep_ms,
+            ),
+            max_value_bytes=environment.memory_max_value_bytes,
+            max_scope_bytes=environment.memory_max_scope_bytes,
+        ),
+        Context(tuple(environment.http_host_allowlist)),
+    ]
+    return {tool.name: tool for tool in tools}
