@@ -15,7 +15,9 @@ from collections import OrderedDict
 from events.log import Log, LogError, Message, OutcomeUnknown, WrongSequence
 from events.subjects import Subjects
 
-CHUNK_BYTES = 1024 * 1024
+CHUNK_BYTES = 768 * 1024
+"""Fits a server with the default ``max_payload`` of 1 MB too, headers included."""
+
 CACHE_BYTES = 64 * 1024 * 1024
 
 _LAST = "z"

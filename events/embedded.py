@@ -180,6 +180,8 @@ class EmbeddedServer:
         while time.monotonic() < deadline:
             if server._owner_lock.take():
                 try:
+                    server._refresh()
+                    server._forget()
                     await server._launch(port=0)
                 except BaseException:
                     server._owner_lock.drop()
@@ -226,6 +228,7 @@ class EmbeddedServer:
             if not await _until(lambda: process.poll() is not None, _STOP_TIMEOUT_S):
                 process.kill()
                 process.wait()
+            self._forget()
         self._owner_lock.drop()
 
     # --- adopting -------------------------------------------------------------------------
@@ -239,6 +242,10 @@ class EmbeddedServer:
         with contextlib.suppress(OSError, msgspec.DecodeError):
             text = (self.directory / "server.json").read_bytes()
             self._facts = msgspec.json.decode(text, type=_Facts)
+
+    def _forget(self) -> None:
+        """Remove what would lead others to a server that is not there."""
+        (self.directory / "server.json").unlink(missing_ok=True)
 
     # --- owning ---------------------------------------------------------------------------
 

@@ -6,7 +6,6 @@ modules see neither JSON nor status headers. Specification: NATS ADR-1, ADR-8, A
 
 from __future__ import annotations
 
-import asyncio
 from calendar import timegm
 from datetime import datetime
 from functools import lru_cache
@@ -238,20 +237,12 @@ def _whole_seconds(text: bytes) -> int:
 
 
 def time_ns(text: bytes) -> int:
-    """RFC 3339 with up to nanoseconds -> nanoseconds since 1970."""
-    seconds = _whole_seconds(text[:19])
-    fraction, zone = 0, text[19:]
-    if zone.startswith(b"."):
-        digits = zone[1:].rstrip(b"Z")
-        for sign in (b"+", b"-"):
-            digits = digits.split(sign)[0]
-        fraction = int(digits.ljust(9, b"0")[:9])
-        zone = zone[1 + len(digits) :]
-    if zone not in (b"Z", b""):
-        hours, minutes = zone[1:].split(b":")
-        offset = (int(hours) * 60 + int(minutes)) * 60
-        seconds += offset if zone.startswith(b"-") else -offset
-    return seconds * 1_000_000_000 + fraction
+    """RFC 3339 in UTC, with up to nanoseconds -> nanoseconds since 1970; raises ValueError."""
+    if not text.endswith(b"Z"):
+        raise ValueError(f"{text!r} is not a time in UTC")
+    digits = text[20:-1]
+    fraction = int(digits) * 10 ** (9 - len(digits)) if digits else 0
+    return _whole_seconds(text[:19]) * 1_000_000_000 + fraction
 
 
 class Position(Struct, frozen=True):
@@ -277,11 +268,3 @@ def header(headers: bytes, name: bytes) -> bytes:
         return b""
     start += len(name) + 3
     return headers[start : headers.index(b"\r\n", start)].strip()
-
-
-async def within(seconds: float, awaitable: asyncio.Future[T]) -> T:
-    """Await with a limit; raises LogUnavailable when it passes."""
-    try:
-        return await asyncio.wait_for(awaitable, seconds)
-    except TimeoutError:
-        raise LogUnavailable("the NATS server did not answer in time") from None

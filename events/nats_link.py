@@ -270,7 +270,7 @@ async def open_link(
         "max_reconnect_attempts": -1,
         "reconnect_time_wait": _RECONNECT_WAIT_S,
         "connect_timeout": 2,
-        "ping_interval": 10,
+        "ping_interval": 5,
         "max_outstanding_pings": 2,
         "user": user,
         "password": password,

@@ -126,15 +126,21 @@ class NatsSource:
 
     async def get(self) -> NatsDelivery:
         while True:
-            if self._free and self._held:
-                return self._take()
+            while self._free and self._held:
+                item = self._take()
+                if self._loop.time() - item.since < self._provision.ack_wait_s:
+                    return item
+                self._free += 1  # nobody asked for so long that somebody else has it now
             waiter = self._loop.create_future()
             self._getters.append(waiter)
             try:
                 await waiter
-            finally:
+            except asyncio.CancelledError:
                 if waiter in self._getters:
                     self._getters.remove(waiter)
+                else:
+                    self._serve()
+                raise
 
     async def close(self) -> None:
         self._closed = True

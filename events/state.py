@@ -33,9 +33,9 @@ class MemoryWritten(Struct, frozen=True, kw_only=True, omit_defaults=True, tag="
     """The row (tenant, scope, scope_id, key) has this value from now on, or is gone.
 
     ``value`` is JSON, byte for byte as written, UNSET for a row that is gone (JSON ``null`` is a
-    value). Times are unix nanoseconds; ``expires_at_ns`` None means never. ``created_at_ns`` is the row's first write,
-    kept by later ones. ``effect_id`` and ``result`` let a recovered run find its own write and
-    answer with the same text (kernel.md section 5).
+    value). Times are unix nanoseconds; ``expires_at_ns`` None means never. ``created_at_ns`` is
+    the row's first write, kept by later ones. ``effect_id`` and ``result`` let a recovered run
+    find its own write and answer with the same text (kernel.md section 5).
     """
 
     tenant: str = ""

@@ -11,9 +11,9 @@ from events.commit import decode
 from events.log import EventStore, OutcomeUnknown, WrongSequence
 from events.vocabulary import RunWithdrawn
 from loomcycle.starts import StartItem
+from replay.machine import HANDLE_TAKEN
 
 SESSION_BUSY = "session_busy"
-HANDLE_TAKEN = "agent_id collision; run never started"
 
 
 class Refused(Exception):

@@ -6,7 +6,7 @@ rebuild fills the other one. ``tests/integration/test_views_suite.py`` holds bot
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Literal, Protocol
 
@@ -39,7 +39,7 @@ class Tables(Protocol):
     async def note_vocabulary(self, fingerprint: str) -> None: ...
     async def fetch(self, query: Statement, params: Params = ()) -> list[Row]: ...
 
-    def rows(self, query: Statement) -> AsyncIterator[Sequence[Row]]:
+    def rows(self, query: Statement) -> AsyncGenerator[Sequence[Row], None]:
         """All rows of ``query`` in pages; memory stays small however many there are."""
         ...
 

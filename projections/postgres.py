@@ -8,7 +8,7 @@ PostgreSQL text cannot hold U+0000: it is stored as U+FFFD.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from typing import Any, cast
 
 import asyncpg as untyped_asyncpg
@@ -139,7 +139,7 @@ class PostgresTables:
         with _failures():
             return [tuple(r) for r in await self._db.fetch(query.sql, *params)]
 
-    async def rows(self, query: Statement) -> AsyncIterator[Sequence[Row]]:
+    async def rows(self, query: Statement) -> AsyncGenerator[Sequence[Row], None]:
         with _failures():
             if self._db.is_in_transaction():
                 async for page in self._pages(query):

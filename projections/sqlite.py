@@ -11,7 +11,7 @@ import contextlib
 import fcntl
 import os
 import sqlite3
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -167,7 +167,7 @@ class SqliteTables:
         except sqlite3.Error as cause:
             raise _failure(cause) from None
 
-    async def rows(self, query: Statement) -> AsyncIterator[Sequence[Row]]:
+    async def rows(self, query: Statement) -> AsyncGenerator[Sequence[Row], None]:
         try:
             cursor = self._db.execute(query.sql)
             while page := cursor.fetchmany(_PAGE):

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import aclosing
 
 from msgspec import Struct
 
@@ -96,24 +97,29 @@ async def _compare(
     report: Callable[[Difference], None],
 ) -> int:
     """Walk both tables in the same order; a missing row ends the walk, for all shift after it."""
-    left, right = _each(expected.rows(query)), _each(found.rows(query))
     count = reported = 0
-    while True:
-        a, b = await asyncio.gather(anext(left, None), anext(right, None))
-        if a is None and b is None:
-            return count
-        count += 1
-        if a != b:
+    async with (
+        aclosing(_each(expected.rows(query))) as left,
+        aclosing(_each(found.rows(query))) as right,
+    ):
+        while True:
+            a, b = await asyncio.gather(anext(left, None), anext(right, None))
+            if a is None and b is None:
+                return count
+            count += 1
+            if a == b:
+                continue
             report(Difference(table, count, _show(a), _show(b)))
             reported += 1
             if reported == DIFFERENCES or a is None or b is None or a[0] != b[0]:
                 return count
 
 
-async def _each(pages: AsyncIterator[Sequence[Row]]) -> AsyncIterator[Row]:
-    async for page in pages:
-        for row in page:
-            yield row
+async def _each(pages: AsyncGenerator[Sequence[Row], None]) -> AsyncGenerator[Row, None]:
+    async with aclosing(pages):
+        async for page in pages:
+            for row in page:
+                yield row
 
 
 def _show(row: Row | None) -> str | None:

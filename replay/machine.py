@@ -18,6 +18,9 @@ MACHINE_VERSION = 1
 
 CODE_PROVIDER = "code-js"
 
+HANDLE_TAKEN = "agent_id collision; run never started"
+"""Error of a run that ended at its admission, by no effect of the machine."""
+
 MAX_IDLE_CLAIMS = 5
 """A run claimed so often without progress fails, so that it cannot poison workers for ever."""
 

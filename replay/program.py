@@ -27,9 +27,7 @@ def program_of(state: State) -> Program:
         source=plan.code or "",
         agent_name=facts.agent,
         tools=[tool.name for tool in plan.tools],
-        input=run_input(
-            state.input_text, metadata, user_id=facts.user_id, agent_name=facts.agent
-        ),
+        input=run_input(state.input_text, metadata, user_id=facts.user_id, agent_name=facts.agent),
         seed=DETERMINISTIC_SEED if plan.deterministic else seed_of(facts.agent_id, facts.agent),
         started_ms=DETERMINISTIC_STARTED_MS
         if plan.deterministic

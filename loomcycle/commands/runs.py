@@ -26,7 +26,7 @@ from events.vocabulary import (
     SystemPromptBody,
     UserInput,
 )
-from loomcycle.admission import HANDLE_TAKEN, SESSION_BUSY, terminal
+from loomcycle.admission import SESSION_BUSY, terminal
 from loomcycle.auth import Principal
 from loomcycle.cluster import Cluster
 from loomcycle.commands.cancel import cancel_run
@@ -53,7 +53,7 @@ from loomcycle.lookups import Lookups
 from loomcycle.services import Services
 from loomcycle.starts import StartItem, pack
 from loomcycle.worker import CREDENTIALS
-from replay.machine import MACHINE_VERSION
+from replay.machine import HANDLE_TAKEN, MACHINE_VERSION
 
 log = logging.getLogger("loomcycle.commands")
 

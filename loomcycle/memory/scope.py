@@ -61,15 +61,20 @@ class _Deadline:
         self._time = asyncio.get_running_loop().time
         self._end = self._time() + PATIENCE_S
 
-    async def pause(self, seconds: float, reason: str) -> None:
-        """Wait, or raise MemoryUnavailable when the time is over."""
+    def require(self, reason: str, seconds: float = 0.0) -> None:
+        """Raise MemoryUnavailable when less than ``seconds`` are left."""
         if self._time() + seconds > self._end:
             raise MemoryUnavailable(reason)
+
+    async def pause(self, seconds: float, reason: str) -> None:
+        """Wait, or raise MemoryUnavailable when the time does not suffice."""
+        self.require(reason, seconds)
         await asyncio.sleep(seconds)
 
     async def patiently(self, operation: Callable[[], Awaitable[T]]) -> T:
         """A read that is repeated while the log is unavailable."""
         while True:
+            self.require("the log did not answer in time")
             try:
                 return await operation()
             except (LogUnavailable, OutcomeUnknown) as error:
@@ -105,8 +110,9 @@ class MemoryScope:
         A write that is found to have happened already answers with its recorded result. Raises
         MemoryRefused, MemoryUnavailable.
         """
+        deadline = _Deadline()
         async with self._writing:
-            deadline = _Deadline()
+            deadline.require("other writes to this scope took too long; nothing was stored")
             fresh = not self._loaded or effect.recovering_since_ns is not None
             if fresh:
                 await self._catch_up(deadline)
@@ -141,7 +147,12 @@ class MemoryScope:
                 seq = await self._log.append(subject, data, after=base, scope=self._filter)
             except (WrongSequence, OutcomeUnknown) as error:
                 uncertain = uncertain or isinstance(error, OutcomeUnknown)
-                done = await self._catch_up(deadline, after=base, effect_id=effect.effect_id)
+                try:
+                    done = await self._catch_up(deadline, after=base, effect_id=effect.effect_id)
+                except MemoryUnavailable:
+                    if uncertain:
+                        raise MemoryUnavailable(_gave_up(error, uncertain)) from None
+                    raise
                 if done is not None:
                     return done
                 fresh = True

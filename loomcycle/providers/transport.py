@@ -84,35 +84,21 @@ class Transport:
         client = await self._http()
         import httpx
 
-        endpoint = self.endpoint
-        loop = asyncio.get_running_loop()
-        limit = asyncio.timeout(None)
-        waiting_for = ""
-
-        def arm(what: str, seconds: float) -> None:
-            nonlocal waiting_for
-            waiting_for = f"{what} ({seconds:g}s)"
-            limit.reschedule(loop.time() + seconds)
-
-        async def trace(event: str, _info: object) -> None:
-            if event.endswith(".start_tls.started"):
-                arm("TLS handshake timeout", TLS_TIMEOUT)
-            elif event.endswith(".start_tls.complete"):
-                limit.reschedule(None)
-            elif event.endswith(".receive_response_headers.started"):
-                arm("timeout awaiting response headers", endpoint.header_timeout)
-
+        url = self.endpoint.base_url + path
+        opening = _Opening(self.endpoint.header_timeout)
         try:
             request = client.build_request(
-                method, endpoint.base_url + path, content=body, extensions={"trace": trace}
+                method, url, content=body, extensions={"trace": opening.trace}
             )
-            async with limit:
+            async with opening.limit:
                 return await client.send(request, stream=True)
         except TimeoutError as error:
-            cause = waiting_for if limit.expired() else self._cause(error)
+            cause = opening.waiting_for if opening.limit.expired() else self._cause(error)
             raise TransportFailure(f"http: {cause}") from error
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             raise TransportFailure(f"http: {self._cause(error)}") from error
+        finally:
+            await opening.release()
 
     async def chunks(self, response: httpx.Response, idle: Callable[[], float]) -> ByteStream:
         """The body as it arrives; ``idle()`` is asked before each wait."""
@@ -187,6 +173,43 @@ class Transport:
     def _mask(self, text: str) -> str:
         secret = self.endpoint.secret
         return text.replace(secret, "[redacted]") if secret else text
+
+
+class _Opening:
+    """Times the phases of one request until its response headers are in.
+
+    Sending has no limit of its own. A connection whose TLS handshake is broken off has no owner
+    in the HTTP client, so :meth:`release` closes it.
+    """
+
+    def __init__(self, header_timeout: float) -> None:
+        self.limit = asyncio.timeout(None)
+        self.waiting_for = ""
+        self._header_timeout = header_timeout
+        self._connected: Any = None
+        self._handshaking: Any = None
+
+    async def trace(self, event: str, info: dict[str, Any]) -> None:
+        """Called by the HTTP client at each step (httpcore's ``trace`` extension)."""
+        match event.split(".", 1)[-1]:
+            case "connect_tcp.complete":
+                self._connected = info["return_value"]
+            case "start_tls.started":
+                self._handshaking = self._connected
+                self._arm("TLS handshake timeout", TLS_TIMEOUT)
+            case "start_tls.complete":
+                self._handshaking = None
+                self.limit.reschedule(None)
+            case "receive_response_headers.started":
+                self._arm("timeout awaiting response headers", self._header_timeout)
+
+    async def release(self) -> None:
+        if self._handshaking is not None:
+            await self._handshaking.aclose()
+
+    def _arm(self, what: str, seconds: float) -> None:
+        self.waiting_for = f"{what} ({seconds:g}s)"
+        self.limit.reschedule(asyncio.get_running_loop().time() + seconds)
 
 
 class Exchange:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from events.log import EventStore
 from loomcycle.config.variables import Environment
-from loomcycle.memory.store import MemoryStore
+from loomcycle.memory.store import RowStore
 from loomcycle.redaction import Redactor
 from loomcycle.tools.base import Tool
 from loomcycle.tools.context import Context
@@ -23,7 +23,7 @@ def builtin_tools(
         Grep(),
         Glob(),
         Memory(
-            MemoryStore(
+            RowStore(
                 store.log,
                 store.subjects,
                 redactor=redactor,

@@ -17,8 +17,9 @@ import quickjs
 ABI_VERSION = "1.0.0"
 DEFAULT_MEMORY_LIMIT = 64 << 20
 """Bytes of JavaScript heap, recorded results not counted."""
-DEFAULT_STACK_LIMIT = 1 << 20
-"""Bytes of C stack; a thread that runs programs needs about twice as much."""
+DEFAULT_STACK_LIMIT = 4 << 20
+"""Bytes of C stack, about 2,600 calls deep. The thread that runs a program must have more than
+this (8 MiB is usual); a smaller thread needs a smaller limit."""
 DEFAULT_BUDGET_S = 120.0
 
 DETERMINISTIC_SEED = "code-js|deterministic"

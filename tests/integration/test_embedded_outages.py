@@ -8,6 +8,7 @@ import signal
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 import pytest_asyncio
@@ -19,6 +20,8 @@ from events.nats_link import open_link
 from events.nats_store import connect
 
 pytestmark = pytest.mark.integration
+
+T = TypeVar("T")
 
 RUN = "r_0000000000000001"
 
@@ -75,7 +78,7 @@ async def eventually(condition: Callable[[], bool], limit_s: float = 10.0) -> No
             await asyncio.sleep(0.005)
 
 
-async def succeeds(action: Callable[[], Awaitable[object]], limit_s: float = 10.0) -> object:
+async def succeeds(action: Callable[[], Awaitable[T]], limit_s: float = 10.0) -> T:
     """Repeat an action until the log is there again."""
     deadline = time.monotonic() + limit_s
     while True:
@@ -160,7 +163,7 @@ async def test_a_tail_goes_on_over_outages_without_gap_or_repetition(outage: Out
     await eventually(lambda: len(seen) >= reached)
     writing.cancel()
     await asyncio.gather(writing, return_exceptions=True)
-    stored = [m.seq for m in await succeeds(lambda: store.log.read(journal(store)))]  # type: ignore[attr-defined]
+    stored = [m.seq for m in await succeeds(lambda: store.log.read(journal(store)))]
     await eventually(lambda: len(seen) >= len(stored))
     following.cancel()
     assert seen == stored

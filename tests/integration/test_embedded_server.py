@@ -123,6 +123,8 @@ async def test_nobody_else_can_read_its_files(server: EmbeddedServer) -> None:
 @pytest.mark.parametrize("name", ["node", "cluster-1", "cluster-2", "cluster-3"])
 def test_the_configurations_for_operators_are_valid(name: str) -> None:
     environment = {**os.environ, "LOOM_NATS_TOKEN": "t", "LOOM_NATS_ROUTE_PASSWORD": "p"}
+    for index in (1, 2, 3):
+        environment[f"LOOM_NATS_ROUTE_{index}"] = f"nats://route:p@nats-{index}:6222"
     checked = subprocess.run(
         [binary(), "-t", "-c", ROOT / "nats" / f"{name}.conf"],
         env=environment,

@@ -39,8 +39,8 @@ class Reply:
     """One scripted answer. ``parts`` are sent one by one, each as its own piece of the body.
 
     ``stall_headers`` never answers at all, ``cut_headers`` hangs up instead.
-    ``close_delimited`` ends the body by closing the
-    connection instead of HTTP chunks, so that a cut looks like an end.
+    ``close_delimited`` ends the body by closing the connection instead of HTTP chunks, so that
+    a cut looks like an end.
     """
 
     parts: list[Part] = field(default_factory=list)

@@ -1,0 +1,248 @@
+"""The projector stopped at any await, and started again, writes every row exactly once."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from msgspec import Raw
+
+from events import state
+from events import vocabulary as v
+from events.commit import NewEvent
+from events.log import EventStore, Message
+from events.memory_store import MemoryServer
+from projections.database import Backend, Row
+from projections.feed import Feed
+from projections.framework import PositionMoved
+from projections.postgres import PostgresBackend
+from projections.sources import sources_of
+from projections.sqlite import SqliteBackend
+from projections.views import PROJECTIONS
+from tests.integration.journals import (
+    Journal,
+    answered,
+    called,
+    ending,
+    finished,
+    opening,
+    plain_run,
+    usage,
+)
+from tests.integration.postgres import fresh_database, running_server
+
+pytestmark = pytest.mark.integration
+
+Dump = dict[str, list[Row]]
+
+
+def messages(store: EventStore) -> list[tuple[str, bytes]]:
+    """A log that touches every table, in an order that mixes its runs and streams."""
+    plain = [plain_run(f"r_{i * 60:02x}0000000000000c", user_id=f"u{i}") for i in range(4)]
+    waiting = Journal("r_00000000000000a1")
+    call = called("t1", "Channel", '{"op":"subscribe","channel":"c"}')
+    waits = [
+        waiting.commit(*opening(waiting.run)),
+        waiting.commit(call, usage(7, 7)),
+        waiting.commit(answered("t1", "Channel"), usage(5, 5)),
+        waiting.commit(call, finished("cancelled")),
+    ]
+    broken = Journal("r_ff000000000000b2")
+    broken_first = broken.commit(*opening(broken.run))
+    broken.commit(v.Text(text="lost"))
+    held = Journal("r_80000000000000c3")
+    future = NewEvent(type="future", body=b"{}", v=2)
+    lists: list[list[tuple[str, bytes]]] = [
+        *([(j.subject(store.subjects), d) for d in commits] for j, commits in plain),
+        [(waiting.subject(store.subjects), d) for d in waits],
+        [
+            (broken.subject(store.subjects), broken_first),
+            (broken.subject(store.subjects), broken.commit(*ending())),
+            (broken.subject(store.subjects), b"not a commit"),
+        ],
+        [
+            (held.subject(store.subjects), held.commit(*opening(held.run))),
+            (held.subject(store.subjects), held.commit(future)),
+            (held.subject(store.subjects), held.commit(*ending())),
+        ],
+        [_memory(store, f"k{i % 3}", None if i == 4 else str(i)) for i in range(7)],
+    ]
+    mixed: list[tuple[str, bytes]] = []
+    while any(lists):
+        mixed += [part.pop(0) for part in lists if part]
+    return mixed
+
+
+def _memory(store: EventStore, key: str, value: str | None) -> tuple[str, bytes]:
+    changed: dict[str, Any] = {} if value is None else {"value": Raw(value.encode())}
+    event = state.MemoryWritten(
+        scope="agent", scope_id="a", key=key, op="set", created_at_ns=1, updated_at_ns=2, **changed
+    )
+    return store.subjects.memory("", "agent", "a", key), state.encode(event)
+
+
+async def fill(store: EventStore) -> None:
+    for subject, data in messages(store):
+        await store.log.append(subject, data)
+
+
+def starts(store: EventStore) -> dict[str, int]:
+    return {s.stream: s.first - 1 for s in sources_of(store.subjects)}
+
+
+async def feed_on(backend: Backend, store: EventStore) -> Feed:
+    """A new feed over what the last one left."""
+    return Feed(
+        store=store,
+        tables=await backend.open("a"),
+        dialect=backend.dialect,
+        projections=PROJECTIONS,
+        sources=sources_of(store.subjects),
+        moved=lambda _: None,
+        hurried=lambda: True,
+    )
+
+
+async def dump(feed: Feed, backend: Backend) -> Dump:
+    rows: Dump = {}
+    for projection in PROJECTIONS:
+        for table in projection.tables:
+            query = projection.queries(backend.dialect)[f"all_of_{table}"]
+            rows[table] = await feed.tables.fetch(query)
+    return rows
+
+
+async def fold_at_once(backend: Backend, store: EventStore) -> Dump:
+    """The reference: everything in one go, undisturbed."""
+    await (await backend.create("a", PROJECTIONS, starts(store), "")).close()
+    feed = await feed_on(backend, store)
+    task = asyncio.create_task(feed.run())
+    await feed.caught_up.wait()
+    await stop(task)
+    rows = await dump(feed, backend)
+    await feed.tables.close()
+    return rows
+
+
+async def stop(task: asyncio.Task[Any]) -> None:
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+async def fold_with_kills(backend: Backend, store: EventStore, lives: Sequence[int]) -> Dump:
+    """Feeds that live for so many turns of the loop each, then one that lives on."""
+    await (await backend.create("a", PROJECTIONS, starts(store), "")).close()
+    for life in lives:
+        feed = await feed_on(backend, store)
+        task = asyncio.create_task(feed.run())
+        for _ in range(life):
+            await asyncio.sleep(0)
+        await stop(task)
+        await feed.tables.close()
+    feed = await feed_on(backend, store)
+    task = asyncio.create_task(feed.run())
+    await feed.caught_up.wait()
+    await stop(task)
+    rows = await dump(feed, backend)
+    await feed.tables.close()
+    return rows
+
+
+@contextlib.contextmanager
+def sqlite_backend() -> Iterator[SqliteBackend]:
+    with tempfile.TemporaryDirectory() as folder:
+        yield SqliteBackend(Path(folder))
+
+
+@settings(max_examples=40, deadline=None)
+@given(lives=st.lists(st.integers(0, 60), max_size=12))
+def test_a_projector_killed_at_any_await_writes_every_row_once(lives: list[int]) -> None:
+    async def scenario() -> None:
+        store = MemoryServer().connect("views")
+        await fill(store)
+        with sqlite_backend() as backend:
+            expected = await fold_at_once(backend, store)
+            assert await fold_with_kills(backend, store, lives) == expected
+        assert len(expected["runs"]) == 7
+        assert all(expected[table] for table in ("sessions", "transcripts", "memory"))
+
+    asyncio.run(scenario())
+
+
+def test_the_same_holds_for_postgres(tmp_path_factory: pytest.TempPathFactory) -> None:
+    with running_server(tmp_path_factory.mktemp("postgres-kills")) as server:
+        dsn = fresh_database(server)
+
+        async def scenario(lives: list[int]) -> None:
+            store = MemoryServer().connect("views")
+            await fill(store)
+            backend = PostgresBackend(dsn)
+            assert await backend.lock()
+            expected = await fold_at_once(backend, store)
+            assert await fold_with_kills(backend, store, lives) == expected
+            await backend.close()
+
+        @settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+        @given(lives=st.lists(st.integers(0, 400), max_size=6))
+        def kill(lives: list[int]) -> None:
+            asyncio.run(scenario(lives))
+
+        kill()
+
+
+@settings(max_examples=60, deadline=None)
+@given(cuts=st.lists(st.integers(1, 9), min_size=1, max_size=30))
+def test_rows_do_not_depend_on_how_the_log_is_cut_into_batches(cuts: list[int]) -> None:
+    async def scenario() -> None:
+        store = MemoryServer().connect("views")
+        await fill(store)
+        with sqlite_backend() as backend:
+            expected = await fold_at_once(backend, store)
+            await (await backend.create("a", PROJECTIONS, starts(store), "")).close()
+            feed = await feed_on(backend, store)
+            await feed.prepare()
+            waiting: dict[str, list[Message]] = {}
+            for source in sources_of(store.subjects):
+                found = [m for root in source.roots for m in await store.log.read(root)]
+                waiting[source.stream] = sorted(found, key=lambda m: m.seq)
+            turn = 0
+            while any(waiting.values()):
+                for stream, left in waiting.items():
+                    size = cuts[turn % len(cuts)]
+                    turn += 1
+                    waiting[stream] = left[size:]
+                    await feed.apply({stream: left[:size]})
+            assert await dump(feed, backend) == expected
+            await feed.tables.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_writer_that_lost_its_place_writes_nothing() -> None:
+    async def scenario() -> None:
+        store = MemoryServer().connect("views")
+        await fill(store)
+        with sqlite_backend() as backend:
+            await (await backend.create("a", PROJECTIONS, starts(store), "")).close()
+            slow = await feed_on(backend, store)
+            await slow.prepare()
+            fast = await feed_on(backend, store)
+            task = asyncio.create_task(fast.run())
+            await fast.caught_up.wait()
+            await stop(task)
+            expected = await dump(fast, backend)
+            first = await store.log.read(store.subjects.any("run.00"), limit=1)
+            with pytest.raises(PositionMoved):
+                await slow.apply({"RUNS-0": first})
+            assert await dump(fast, backend) == expected
+            await slow.tables.close()
+            await fast.tables.close()
+
+    asyncio.run(scenario())
