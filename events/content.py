@@ -21,16 +21,16 @@ UNTRUSTED_KINDS = frozenset(
 class ContentBlock(Struct, frozen=True, omit_defaults=True):
     """``type`` is ``trusted-text`` or ``untrusted-block``; anything else counts as trusted."""
 
-    type: str = "trusted-text"
+    type: str = ""
     text: str = ""
     cacheable: bool = False
     kind: str = ""
 
 
-class Segment(Struct, frozen=True, omit_defaults=True):
+class Segment(Struct, frozen=True):
     """``role`` is ``system`` or ``user``; segments of other roles are dropped by the fold."""
 
-    role: str = "user"
+    role: str = ""
     content: tuple[ContentBlock, ...] = ()
 
 

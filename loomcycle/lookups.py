@@ -25,9 +25,7 @@ class Lookups:
 
     async def _settle(self, run_ids: Iterable[str] = ()) -> None:
         subjects = self._store.subjects
-        streams = {
-            stream_of(subjects, subjects.journal("", run_id)).name for run_id in run_ids
-        }
+        streams = {stream_of(subjects, subjects.journal("", run_id)).name for run_id in run_ids}
         ends = await self._store.log.ends(sorted(streams) or RUN_STREAM_NAMES)
         await self._views.barrier(ends, self._timeout_s)
 
@@ -50,6 +48,11 @@ class Lookups:
         await self._settle()
         focus = (tenant or None) if principal.is_admin else principal.tenant
         return await self._views.queries.runs_of_user(user_id, status, focus)
+
+    async def running(self) -> list[Run]:
+        """Unparked running runs of everybody."""
+        await self._settle()
+        return await self._views.queries.running_runs(unparked=True)
 
     async def descendants(self, tenant: str, agent_id: str) -> list[Run]:
         return await self._views.queries.descendants(tenant, agent_id)

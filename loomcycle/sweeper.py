@@ -9,15 +9,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Protocol
 
 from events.log import EventStore, LogError
-from events.streams import RUN_STREAM_NAMES
 from loomcycle.cluster import Cluster
 from loomcycle.wakes import wake_data
 from projections.framework import ViewUnavailable
-from projections.rows import Run
-from projections.views import Views
 
 log = logging.getLogger("loomcycle.sweeper")
 
@@ -28,13 +26,36 @@ OWN_QUIET_S = 3.0
 """A run of this process that nobody here advances and that was quiet so long needs a wake."""
 
 
+class RunningRun(Protocol):
+    """A run without terminal event; ``owner`` wrote its last commit."""
+
+    @property
+    def id(self) -> str: ...
+    @property
+    def tenant(self) -> str: ...
+    @property
+    def owner(self) -> str: ...
+    @property
+    def last_commit(self) -> int: ...
+    @property
+    def last_commit_ns(self) -> int: ...
+
+
+class RunIndex(Protocol):
+    """Where running runs are found; the views in production."""
+
+    async def running(self) -> Sequence[RunningRun]:
+        """Unparked runs without terminal event, as of now. Raises LogError, ViewUnavailable."""
+        ...
+
+
 class Sweeper:
     """``owns(run_id)`` tells whether this process advances the run now."""
 
     def __init__(
         self,
         store: EventStore,
-        views: Views,
+        index: RunIndex,
         cluster: Cluster,
         *,
         process: str,
@@ -42,7 +63,7 @@ class Sweeper:
         now_ns: Callable[[], int],
     ) -> None:
         self._store = store
-        self._views = views
+        self._index = index
         self._cluster = cluster
         self._process = process
         self._owns = owns
@@ -67,7 +88,7 @@ class Sweeper:
         """Post what is missing; returns how many wakes. Raises LogError, ViewUnavailable."""
         if not self._cluster.settled:
             return 0
-        runs = await self._views.queries.running_runs(unparked=True)
+        runs = await self._index.running()
         orphans = [run for run in runs if self._is_orphan(run)]
         if not orphans:
             return 0
@@ -81,7 +102,7 @@ class Sweeper:
             log.info("woke %d runs without a worker", len(missing))
         return len(missing)
 
-    def _is_orphan(self, run: Run) -> bool:
+    def _is_orphan(self, run: RunningRun) -> bool:
         if run.owner != self._process:
             return not self._cluster.is_alive(run.owner)
         quiet_ns = self._now_ns() - run.last_commit_ns
@@ -100,13 +121,8 @@ class Sweeper:
                 continue
             try:
                 if self._cluster.settled:
-                    await self._caught_up()
                     await self.sweep()
                     pending = False
                     swept = loop.time()
             except (LogError, ViewUnavailable) as cause:
                 log.warning("sweep postponed: %s", cause)
-
-    async def _caught_up(self) -> None:
-        ends = await self._store.log.ends(RUN_STREAM_NAMES)
-        await self._views.barrier(ends, timeout=30.0)

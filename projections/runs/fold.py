@@ -24,7 +24,7 @@ from events.vocabulary import (
     Usage,
     UsageTotals,
 )
-from projections.framework import Projection, Write
+from projections.framework import Params, Projection, Write
 from projections.sources import JournalCommit, JournalFault
 
 PARKING = frozenset({"awaiting_input", "run.parked"})
@@ -32,6 +32,11 @@ PARKING = frozenset({"awaiting_input", "run.parked"})
 
 _AWAITING = {"Channel": ("subscribe", "channel"), "Interruption": ("ask", "interrupted")}
 """Tool -> the operation that waits, and the awaited state that clients see."""
+
+_FOLDED = frozenset(
+    str(cls.__struct_config__.tag)
+    for cls in (RunStarted, RunWithdrawn, RunFinished, Usage, Done, ToolCall, ToolResult)
+)
 
 
 class _Link(NamedTuple):
@@ -60,32 +65,145 @@ def fold(items: Sequence[Any]) -> list[Write]:
 def _fold_commit(item: JournalCommit, ends: dict[str, _Link], writes: list[Write]) -> None:
     header = item.commit.header
     run, seq = header.run, item.seq
-    first_n = header.events[0].n
+    link = _Link(header.prev, header.c - 1, header.events[0].n - 1, header.epoch)
+    changes = _add_up(item)
     if header.c == 1:
-        started = next((r for r in item.records if isinstance(r.event, RunStarted)), None)
-        if started is None:
-            if not any(isinstance(r.event, RunWithdrawn) for r in item.records):
-                reason = f"commit 1 (sequence {seq}): holds no run.started"
-                writes.append(Write("stop_fold", run, (run, item.tenant, "broken", reason, seq)))
+        if changes.withdrawn:
             return
-        writes.append(_start(started, seq))
-        ends[run] = _Link("", 0, 0, 0)
-    link = _Link(header.prev, header.c - 1, first_n - 1, header.epoch)
-    known = ends.get(run)
-    if known is None or known[:3] != link[:3] or known.epoch > link.epoch:
-        reason = f"commit {header.c} (sequence {seq}): does not follow the commit before it"
-        writes.append(Write("check_link", run, (run, item.tenant, *link, seq, reason)))
+        if changes.started is None or link[:3] != ("", 0, 0):
+            reason = f"commit 1 (sequence {seq}): does not start a run"
+            writes.append(Write("stop_fold", run, (run, item.tenant, "broken", reason, seq)))
+            return
+        writes.append(_start(item, changes, changes.started))
+    else:
+        known = ends.get(run)
+        if known is None or known[:3] != link[:3] or known.epoch > link.epoch:
+            reason = f"commit {header.c} (sequence {seq}): does not follow the commit before it"
+            writes.append(Write("check_link", run, (run, item.tenant, *link, seq, reason)))
+        writes.append(_advance(item, changes, link))
     ends[run] = _Link(item.commit.hash, header.c, item.commit.last_n, header.epoch)
-    writes.append(_advance(item, link))
-    _fold_awaits(item, writes)
+    writes += changes.awaits
 
 
-def _start(record: Record, seq: int) -> Write:
-    event = record.event
+class _Changes:
+    """What the events of one commit add up to."""
+
+    __slots__ = (
+        "awaits",
+        "cache_creation",
+        "cache_read",
+        "completed_ns",
+        "finished",
+        "input",
+        "max_context",
+        "model",
+        "output",
+        "parked",
+        "provider",
+        "started",
+        "withdrawn",
+    )
+
+    def __init__(self) -> None:
+        self.started: Record | None = None
+        self.finished: RunFinished | None = None
+        self.withdrawn = False
+        self.input = self.output = self.cache_creation = self.cache_read = 0
+        self.max_context = self.completed_ns = self.parked = 0
+        self.model = self.provider = ""
+        self.awaits: list[Write] = []
+
+    def use(self, usage: UsageTotals) -> None:
+        self.input += usage.input_tokens
+        self.output += usage.output_tokens
+        self.cache_creation += usage.cache_creation_input_tokens
+        self.cache_read += usage.cache_read_input_tokens
+        self.name(usage)
+
+    def name(self, usage: UsageTotals) -> None:
+        """Names and the window are those of the last usage that has them."""
+        self.max_context = usage.max_context_tokens or self.max_context
+        self.model = usage.model or self.model
+        self.provider = usage.provider or self.provider
+
+    def finish(self, record: Record, event: RunFinished) -> None:
+        """The first terminal event wins; its totals replace what was added up."""
+        if self.finished is not None:
+            return
+        self.finished, self.completed_ns = event, record.header.ts
+        if event.usage is not None:
+            self.input = self.output = self.cache_creation = self.cache_read = 0
+            self.use(event.usage)
+        if event.status != "completed":
+            self.awaits.append(Write("close_awaits", record.commit.run, (record.commit.run,)))
+
+    def header(self, item: JournalCommit) -> Params:
+        """last_commit to parked, in the order of ``start_run`` and ``advance_run``."""
+        header = item.commit.header
+        last = header.events[-1]
+        hash_ = item.commit.hash
+        return (
+            header.c,
+            last.n,
+            hash_,
+            header.epoch,
+            header.writer,
+            last.ts,
+            item.seq,
+            self.parked,
+        )
+
+    def usage(self) -> Params:
+        """input_tokens to provider, in the order of the statements."""
+        return (
+            self.input,
+            self.output,
+            self.cache_creation,
+            self.cache_read,
+            self.max_context,
+            self.model,
+            self.provider,
+        )
+
+
+def _add_up(item: JournalCommit) -> _Changes:
+    changes = _Changes()
+    run = item.commit.run
+    for record in item.records:
+        kind = record.header.type
+        if kind in PARKING:
+            changes.parked = 1
+        if kind not in _FOLDED:
+            continue
+        match record.event:
+            case RunStarted():
+                changes.started = changes.started or record
+            case RunWithdrawn():
+                changes.withdrawn = True
+            case Usage(usage=usage):
+                changes.use(usage)
+            case Done(usage=usage):
+                changes.name(usage)
+            case RunFinished() as event:
+                changes.finish(record, event)
+            case ToolCall(tool_use=call):
+                waits_for = awaited(call.name, call.input)
+                if waits_for is not None:
+                    row = (run, call.id, record.header.n, *waits_for)
+                    changes.awaits.append(Write("open_await", run, row))
+            case ToolResult(tool_use=call) if call.name in _AWAITING:
+                changes.awaits.append(Write("close_await", run, (run, call.id)))
+    return changes
+
+
+def _start(item: JournalCommit, changes: _Changes, started: Record) -> Write:
+    event = started.event
     assert isinstance(event, RunStarted)
     context = event.parent_context
+    finished = changes.finished
+    run = item.commit.run
     row = (
-        record.commit.run,
+        run,
         event.session,
         event.tenant,
         event.agent,
@@ -94,99 +212,41 @@ def _start(record: Record, seq: int) -> Write:
         event.user_tier,
         event.parent_agent_id,
         msgspec.json.encode(context, order="deterministic").decode() if context else "",
-        event.started_ns or record.ts,
+        event.started_ns or started.header.ts,
         int(event.interactive),
         event.origin,
         event.reader,
         event.principal,
         event.plan,
         event.machine,
-        seq,
-        f"commit 1 (sequence {seq}): the run has already started",
+        *changes.header(item),
+        *changes.usage(),
+        finished.status if finished else "running",
+        finished.stop_reason if finished else "",
+        finished.error if finished else "",
+        changes.completed_ns,
+        f"commit 1 (sequence {item.seq}): the run has already started",
     )
-    return Write("start_run", record.commit.run, row)
+    return Write("start_run", run, row)
 
 
-def _advance(item: JournalCommit, link: _Link) -> Write:
-    """One ``advance_run``: the commit's header and what its events add up to."""
-    header = item.commit.header
-    usage = _Sum()
-    finished: RunFinished | None = None
-    completed_ns = parked = 0
-    for record in item.records:
-        event = record.event
-        if isinstance(event, Usage):
-            usage.add(event.usage)
-        elif isinstance(event, Done):
-            usage.name(event.usage)
-        elif isinstance(event, RunFinished) and finished is None:
-            finished, completed_ns = event, record.ts
-        if record.type in PARKING:
-            parked = 1
-    final = finished is not None and finished.usage is not None
-    if finished is not None and finished.usage is not None:
-        usage.replace(finished.usage)
+def _advance(item: JournalCommit, changes: _Changes, link: _Link) -> Write:
+    finished = changes.finished
+    run = item.commit.run
     row = (
-        header.run,
+        run,
         link.hash,
         link.commit,
         link.n,
-        header.c,
-        item.commit.last_n,
-        item.commit.hash,
-        header.epoch,
-        header.writer,
-        header.events[-1].ts,
-        item.seq,
-        parked,
-        usage.input,
-        usage.output,
-        usage.cache_creation,
-        usage.cache_read,
-        usage.max_context,
-        usage.model,
-        usage.provider,
-        int(final),
+        *changes.header(item),
+        *changes.usage(),
+        int(finished is not None and finished.usage is not None),
         finished.status if finished else "",
         finished.stop_reason if finished else "",
         finished.error if finished else "",
-        completed_ns,
+        changes.completed_ns,
     )
-    return Write("advance_run", header.run, row)
-
-
-class _Sum:
-    """Token counts of one commit; names and the window are those of the last that has them."""
-
-    __slots__ = (
-        "cache_creation",
-        "cache_read",
-        "input",
-        "max_context",
-        "model",
-        "output",
-        "provider",
-    )
-
-    def __init__(self) -> None:
-        self.input = self.output = self.cache_creation = self.cache_read = self.max_context = 0
-        self.model = self.provider = ""
-
-    def add(self, usage: UsageTotals) -> None:
-        self.input += usage.input_tokens
-        self.output += usage.output_tokens
-        self.cache_creation += usage.cache_creation_input_tokens
-        self.cache_read += usage.cache_read_input_tokens
-        self.name(usage)
-
-    def replace(self, totals: UsageTotals) -> None:
-        self.input = self.output = self.cache_creation = self.cache_read = 0
-        self.add(totals)
-
-    def name(self, usage: UsageTotals) -> None:
-        self.max_context = usage.max_context_tokens or self.max_context
-        self.model = usage.model or self.model
-        self.provider = usage.provider or self.provider
+    return Write("advance_run", run, row)
 
 
 class _AwaitInput(Struct):
@@ -196,21 +256,6 @@ class _AwaitInput(Struct):
 
 
 _decode_input = msgspec.json.Decoder(_AwaitInput).decode
-
-
-def _fold_awaits(item: JournalCommit, writes: list[Write]) -> None:
-    run = item.commit.run
-    for record in item.records:
-        event = record.event
-        if isinstance(event, ToolCall):
-            waits_for = awaited(event.tool_use.name, event.tool_use.input)
-            if waits_for is not None:
-                row = (run, event.tool_use.id, record.n, *waits_for)
-                writes.append(Write("open_await", run, row))
-        elif isinstance(event, ToolResult) and event.tool_use.name in _AWAITING:
-            writes.append(Write("close_await", run, (run, event.tool_use.id)))
-        elif isinstance(event, RunFinished) and event.status != "completed":
-            writes.append(Write("close_awaits", run, (run,)))
 
 
 def awaited(tool: str, arguments: Raw) -> tuple[str, str] | None:

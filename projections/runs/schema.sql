@@ -62,7 +62,7 @@ CREATE INDEX runs_by_parent ON runs (parent_agent_id) WHERE parent_agent_id <> '
 
 -- name: create_runs_running
 -- What the sweeper looks at; ended runs cost it nothing.
-CREATE INDEX runs_running ON runs (owner) WHERE status = 'running';
+CREATE INDEX runs_running ON runs (run_id) WHERE status = 'running';
 
 -- name: create_runs_faulty
 -- Runs whose fold stopped.

@@ -1,8 +1,11 @@
 -- name: start_run
--- Who and what, from the first commit. A second first commit breaks the journal.
+-- Everything that the first commit says. A second first commit breaks the journal.
 -- table: runs
 -- params: run_id, session_id, tenant, agent, agent_id, user_id, user_tier, parent_agent_id,
---   parent_context, started_ns, interactive, origin, reader, principal, plan, machine, seq, doubled
+--   parent_context, started_ns, interactive, origin, reader, principal, plan, machine,
+--   last_commit, last_n, hash, epoch, owner, at_ns, seq, parked, input_tokens, output_tokens,
+--   cache_creation, cache_read, max_context, model, provider, status, stop_reason, error,
+--   completed_ns, doubled
 INSERT INTO runs (
     run_id, session_id, tenant, agent, agent_id, user_id, user_tier, parent_agent_id,
     parent_context, status, stop_reason, error, started_ns, completed_ns, input_tokens,
@@ -12,8 +15,10 @@ INSERT INTO runs (
 )
 VALUES (
     :run_id, :session_id, :tenant, :agent, :agent_id, :user_id, :user_tier, :parent_agent_id,
-    :parent_context, 'running', '', '', :started_ns, 0, 0, 0, 0, 0, 0, '', '', :interactive,
-    :origin, :reader, :principal, :plan, :machine, '', 0, 0, 0, 0, '', 0, 0, '', '', 0
+    :parent_context, :status, :stop_reason, :error, :started_ns, :completed_ns, :input_tokens,
+    :output_tokens, :cache_creation, :cache_read, :max_context,
+    :model, :provider, :interactive, :origin, :reader, :principal, :plan, :machine, :owner,
+    :epoch, :parked, :last_n, :last_commit, :hash, :at_ns, :seq, '', '', 0
 )
 ON CONFLICT (run_id) DO UPDATE SET
     fault_kind = 'broken', fault = :doubled, fault_seq = :seq

@@ -27,6 +27,7 @@ def fold(items: Sequence[Any]) -> list[Write]:
                     event.started_ns or record.ts,
                 )
                 writes.append(Write("open_session", event.session, row))
+                break
     return writes
 
 
