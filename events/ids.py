@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 import secrets
 from collections.abc import Callable
@@ -14,8 +15,25 @@ IDENT = re.compile(r"[A-Za-z0-9_-]{1,128}")
 _NATIVE = re.compile(r"[rs]_([0-9a-f]{2})[0-9a-f]{14}(?:[0-9a-f]{16})?")
 
 
+_POOL_BYTES = 4096
+_pool = memoryview(b"")
+
+
+def _forget_pool() -> None:
+    global _pool
+    _pool = memoryview(b"")
+
+
+os.register_at_fork(after_in_child=_forget_pool)
+
+
 def random_hex() -> str:
-    return secrets.token_hex(8)
+    """16 hex digits from the system's generator, fetched in blocks (a call costs 30 us)."""
+    global _pool
+    if not _pool:
+        _pool = memoryview(secrets.token_bytes(_POOL_BYTES))
+    taken, _pool = _pool[:8], _pool[8:]
+    return taken.hex()
 
 
 def is_ident(text: str) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Sequence
+from functools import lru_cache
 
 from events.log import Message
 from events.memory_stream import MemoryStream, matches
@@ -46,6 +47,7 @@ class MemoryQueue:
     def __init__(self, stream: MemoryStream, filters: Sequence[str], ack_wait_s: float) -> None:
         self.stream = stream
         self._ack_wait_s = ack_wait_s
+        self._lane_of = lru_cache(maxsize=4096)(self._find_lane)
         self._lanes = [pattern.split(".") for pattern in filters]
         self._waiting: deque[tuple[MemorySource, asyncio.Future[MemoryDelivery]]] = deque()
         self._deliveries: dict[int, int] = {}
@@ -80,14 +82,21 @@ class MemoryQueue:
 
     def _next(self, source: MemorySource) -> Message | None:
         """The oldest free item of the next lane that has one."""
-        free = [m for m in self.stream.after(0, len(self.stream)) if m.seq not in self._timers]
-        for step in range(len(self._lanes)):
-            lane = (source.turn + step) % len(self._lanes)
-            for message in free:
-                if matches(self._lanes[lane], message.subject.split(".")):
-                    source.turn = lane + 1
-                    return message
-        return None
+        oldest: dict[int, Message] = {}
+        for message in self.stream.after(0, len(self.stream)):
+            if message.seq not in self._timers:
+                lane = self._lane_of(message.subject)
+                if lane >= 0:
+                    oldest.setdefault(lane, message)
+        if not oldest:
+            return None
+        lane = min(oldest, key=lambda lane: (lane - source.turn) % len(self._lanes))
+        source.turn = lane + 1
+        return oldest[lane]
+
+    def _find_lane(self, subject: str) -> int:
+        tokens = subject.split(".")
+        return next((i for i, lane in enumerate(self._lanes) if matches(lane, tokens)), -1)
 
     def _deliver(self, message: Message, client: ClientState) -> MemoryDelivery:
         count = self._deliveries.get(message.seq, 0) + 1

@@ -69,6 +69,8 @@ class Link(Client):
         self.timeout_s = timeout_s
         self.reconnected: list[Callable[[], None]] = []
         """Called after each reconnect, subscriptions already restored."""
+        self.lost: list[Callable[[], None]] = []
+        """Called when the connection broke or was closed."""
         self._loop = asyncio.get_running_loop()
         self._receivers: dict[int, Receive] = {}
         self._waiting: dict[bytes, _Waiting] = {}
@@ -212,6 +214,8 @@ class Link(Client):
         waiting, self._waiting = self._waiting, {}
         for entry in waiting.values():
             self._fail(entry, "the connection broke before the NATS server answered")
+        for callback in list(self.lost):
+            callback()
 
     async def _process_op_err(self, e: Exception) -> None:
         await super()._process_op_err(e)

@@ -139,9 +139,9 @@ async def tail_stream(link: Link, stream: str, after: int) -> AsyncIterator[list
         consumer = _Consumer(link, stream, after)
 
         def lost(consumer: _Consumer = consumer) -> None:
-            consumer.give_up("reconnected")
+            consumer.give_up("the connection broke")
 
-        link.reconnected.append(lost)
+        link.lost.append(lost)
         try:
             await consumer.open()
             async for messages in _deliver(consumer):
@@ -152,7 +152,7 @@ async def tail_stream(link: Link, stream: str, after: int) -> AsyncIterator[list
             log.info("tail of %s waits behind %d: %s", stream, after, error)
             await asyncio.sleep(_RETRY_S)
         finally:
-            link.reconnected.remove(lost)
+            link.lost.remove(lost)
             consumer.close()
 
 

@@ -312,7 +312,7 @@ def _any_of(values: Sequence[str]) -> Callable[[str], bool]:
     if len(values) <= 16:
         return lambda text: any(value in text for value in values)
     starts = {value.encode("utf-8", "surrogatepass")[:8] for value in values}
-    return _bytes_search(b"|".join(re2.escape(start) for start in sorted(starts)))  # type: ignore[no-untyped-call]
+    return _bytes_search(b"|".join(re2.escape(start) for start in sorted(starts)))
 
 
 def _bytes_search(pattern: bytes) -> Callable[[str], bool]:
@@ -320,7 +320,7 @@ def _bytes_search(pattern: bytes) -> Callable[[str], bool]:
     options.encoding = re2.Options.Encoding.LATIN1
     options.log_errors = False
     options.never_capture = True
-    search = re2.compile(pattern, options).search  # type: ignore[no-untyped-call]
+    search = re2.compile(pattern, options).search
     return lambda text: search(text.encode("utf-8", "surrogatepass")) is not None
 
 

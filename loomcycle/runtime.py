@@ -81,8 +81,7 @@ async def open_runtime(loaded: LoadedConfig, *, process: str = "") -> Runtime:
 
 async def _open(loaded: LoadedConfig, process: str, stack: AsyncExitStack) -> Runtime:
     config, environment = loaded.config, loaded.environment
-    data_dir = Path(environment.data_dir)
-    data_dir.mkdir(parents=True, exist_ok=True)
+    data_dir = _directory(environment.data_dir)
     settings: dict[str, object] = {
         "prefix": config.log.prefix,
         "master_key": load_master_key(data_dir, environment.master_key),
@@ -139,7 +138,9 @@ async def _open(loaded: LoadedConfig, process: str, stack: AsyncExitStack) -> Ru
         slots=concurrency.max_concurrent_runs,
         seen_elsewhere=readers.seen_elsewhere,
     )
-    sweeper = Sweeper(store, views, cluster, process=process, owns=worker.owns, now_ns=time.time_ns)
+    sweeper = Sweeper(
+        store, lookups, cluster, process=process, owns=worker.owns, now_ns=time.time_ns
+    )
 
     def members_changed(members: dict[str, Member]) -> None:
         sweeper.hurry()
@@ -188,6 +189,12 @@ async def _open(loaded: LoadedConfig, process: str, stack: AsyncExitStack) -> Ru
         version=__version__,
         _stack=stack,
     )
+
+
+def _directory(path: str) -> Path:
+    directory = Path(path)
+    directory.mkdir(parents=True, exist_ok=True)
+    return directory
 
 
 def view_settings(loaded: LoadedConfig) -> ViewSettings:

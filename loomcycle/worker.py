@@ -45,6 +45,9 @@ LEAVE_GRACE_S = 5.0
 
 BUSY_ELSEWHERE_S = 5.0
 
+EXACT_BELOW = 16
+"""With more free slots than this, a queue need not know their exact number."""
+
 
 @dataclass
 class _Held:
@@ -75,8 +78,8 @@ class Worker:
         self._waiting: set[str] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._loops: list[asyncio.Task[None]] = []
-        self._starts: WorkSource | None = None
-        self._wakes: WorkSource | None = None
+        self._starts: _Source | None = None
+        self._wakes: _Source | None = None
         self._free = asyncio.Event()
         self._unsubscribe: Callable[[], None] | None = None
         self._stopping = False
@@ -93,7 +96,8 @@ class Worker:
         """Begin to take work."""
         store = self._services.store
         self._unsubscribe = await store.live.pokes(self._poked)
-        self._starts, self._wakes = store.starts.source(), store.wakes.source()
+        self._starts = _Source(store.starts.source())
+        self._wakes = _Source(store.wakes.source())
         self._allow()
         self._loops = [
             asyncio.create_task(self._serve(self._wakes, self._wake), name="wakes"),
@@ -128,7 +132,7 @@ class Worker:
     # -- taking work
 
     async def _serve(
-        self, source: WorkSource, handle: Callable[[Delivery], Coroutine[Any, Any, None]]
+        self, source: _Source, handle: Callable[[Delivery], Coroutine[Any, Any, None]]
     ) -> None:
         while True:
             delivery = await source.get()
@@ -380,6 +384,26 @@ class Worker:
             return
         if isinstance(decode_inbox(message.data), CancelMessage):
             held.activation.interrupt()
+
+
+class _Source:
+    """A queue and the number of items it may still deliver; told again only when it matters."""
+
+    def __init__(self, source: WorkSource) -> None:
+        self._source = source
+        self._granted = 0
+        self.close = source.close
+
+    async def get(self) -> Delivery:
+        delivery = await self._source.get()
+        self._granted -= 1
+        return delivery
+
+    def allow(self, free: int) -> None:
+        exact = free < EXACT_BELOW
+        if self._granted != free if exact else self._granted < EXACT_BELOW:
+            self._source.allow(free)
+            self._granted = free
 
 
 class _Publisher:

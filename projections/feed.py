@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from events.log import EventStore, Message
 from projections.database import Tables
 from projections.framework import Group, Kind, Move, Position, Projection, grouped
-from projections.sources import Hold, Item, Source, decode
+from projections.sources import Decoder, Hold, Item, Source
 from projections.statements import Dialect
 
 BATCH_S = 0.02
@@ -43,6 +43,7 @@ class Feed:
         self._moved = moved
         self._hurried = hurried
         self._writes = {p.name: p.writes(dialect) for p in projections}
+        self._decoder = Decoder(store.subjects, store.blobs)
         self._pending: dict[str, list[Message]] = {}
         self._count = 0
         self._arrived = asyncio.Event()
@@ -125,7 +126,7 @@ class Feed:
             messages = pending.get(source.stream)
             if not messages or self._held(source):
                 continue
-            items = await decode(source.kind, messages, self._store.subjects, self._store.blobs)
+            items = await self._decoder.decode(source.kind, messages)
             before = self.positions[source.stream].seq
             after = Position(messages[-1].seq)
             last = items[-1] if items else None

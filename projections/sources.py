@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal, NamedTuple
 
 from events import commit as commits
@@ -16,7 +17,7 @@ from events import state
 from events.commit import BrokenChain, Commit, FutureEvent, JournalError, Record
 from events.log import Blobs, Log, Message
 from events.streams import RUNS, STATE, StreamSpec
-from events.subjects import Subjects
+from events.subjects import Parsed, Subjects
 from projections.framework import Kind
 
 
@@ -95,65 +96,75 @@ class Hold(NamedTuple):
 Item = JournalCommit | JournalFault | MemoryWrite | MemoryFault | Hold
 
 
-async def decode(
-    kind: Kind, messages: Sequence[Message], subjects: Subjects, blobs: Blobs
-) -> list[Item]:
-    """Items of ``messages`` in order. Raises LogError when a blob cannot be read now."""
-    if kind == "state":
-        return _decode_state(messages, subjects)
-    items: list[Item] = []
-    for message in messages:
-        if message.subject.endswith(".journal"):
-            items.append(await _decode_journal(message, subjects, blobs))
-    return items
+class Decoder:
+    """Makes items of messages, for one connection to the log."""
 
+    def __init__(self, subjects: Subjects, blobs: Blobs) -> None:
+        self._parse = lru_cache(maxsize=4096)(subjects.parse)
+        self._memory = subjects.any("mem").removesuffix(">")
+        self._blobs = blobs
 
-async def _decode_journal(
-    message: Message, subjects: Subjects, blobs: Blobs
-) -> JournalCommit | JournalFault:
-    parsed = subjects.parse(message.subject)
-    seq = message.seq
-    try:
-        commit = commits.decode(message.data, seq)
-        if commit.run != parsed.run_id:
-            raise BrokenChain(parsed.run_id, commit.c, seq, f"belongs to {commit.run}")
-        first = commit.header.events[0].n
-        if commit.last_n != first + len(commit.header.events) - 1:
-            raise BrokenChain(commit.run, commit.c, seq, "event numbers are not consecutive")
-        missing = commit.blobs()
-        if missing:
-            commit.fill({name: await _blob(blobs, name, commit) for name in missing})
-        records = commit.records()
-        for record in records:
-            record.event  # noqa: B018  (decodes: raises for what is not understood)
-    except JournalError as fault:
-        kind: Literal["broken", "held"] = "held" if isinstance(fault, FutureEvent) else "broken"
-        reason = f"commit {fault.commit} (sequence {seq}): {fault.reason}"
-        return JournalFault(seq, parsed.run_id, parsed.tenant, kind, reason)
-    return JournalCommit(seq, parsed.tenant, commit, records)
+    async def decode(self, kind: Kind, messages: Sequence[Message]) -> list[Item]:
+        """Items of ``messages`` in order; a Hold is the last one.
 
+        Raises LogError when a blob cannot be read now.
+        """
+        if kind == "state":
+            return self._state(messages)
+        items: list[Item] = []
+        for message in messages:
+            if not message.subject.endswith(".journal"):
+                continue
+            parsed, seq = self._parse(message.subject), message.seq
+            try:
+                commit = commits.decode(message.data, seq)
+                missing = commit.blobs()
+                if missing:
+                    commit.fill({name: await self._blob(name, commit) for name in missing})
+                items.append(_understand(parsed, commit))
+            except JournalError as fault:
+                reason = f"commit {fault.commit} (sequence {seq}): {fault.reason}"
+                wait = isinstance(fault, FutureEvent)
+                items.append(
+                    JournalFault(
+                        seq, parsed.run_id, parsed.tenant, "held" if wait else "broken", reason
+                    )
+                )
+        return items
 
-async def _blob(blobs: Blobs, name: str, commit: Commit) -> bytes:
-    try:
-        return await blobs.get(name)
-    except KeyError:
-        raise BrokenChain(commit.run, commit.c, commit.seq, f"blob {name} is missing") from None
-
-
-def _decode_state(messages: Sequence[Message], subjects: Subjects) -> list[Item]:
-    items: list[Item] = []
-    memory = subjects.any("mem").removesuffix(">")
-    for message in messages:
-        if not message.subject.startswith(memory):
-            continue
+    async def _blob(self, name: str, commit: Commit) -> bytes:
         try:
-            event = state.decode(message.data)
-        except state.FutureState as held:
-            items.append(Hold(message.seq, f"{message.subject}: {held.reason}"))
-            break
-        except state.UnreadableState as fault:
-            items.append(MemoryFault(message.seq, message.subject, fault.reason))
-            continue
-        if event is not None:
-            items.append(MemoryWrite(message.seq, event))
-    return items
+            return await self._blobs.get(name)
+        except KeyError:
+            raise BrokenChain(commit.run, commit.c, commit.seq, f"blob {name} is missing") from None
+
+    def _state(self, messages: Sequence[Message]) -> list[Item]:
+        items: list[Item] = []
+        for message in messages:
+            if not message.subject.startswith(self._memory):
+                continue
+            try:
+                event = state.decode(message.data)
+            except state.FutureState as held:
+                items.append(Hold(message.seq, f"{message.subject}: {held.reason}"))
+                break
+            except state.UnreadableState as fault:
+                items.append(MemoryFault(message.seq, message.subject, fault.reason))
+                continue
+            if event is not None:
+                items.append(MemoryWrite(message.seq, event))
+        return items
+
+
+def _understand(parsed: Parsed, commit: Commit) -> JournalCommit:
+    """Check the commit's own order and decode all its events. Raises JournalError."""
+    header = commit.header
+    if header.run != parsed.run_id:
+        raise BrokenChain(parsed.run_id, commit.c, commit.seq, f"belongs to {commit.run}")
+    events = header.events
+    if events[-1].n != events[0].n + len(events) - 1:
+        raise BrokenChain(commit.run, commit.c, commit.seq, "event numbers are not consecutive")
+    records = commit.records()
+    for record in records:
+        record.event  # noqa: B018  (decodes: raises for what is not understood)
+    return JournalCommit(commit.seq, parsed.tenant, commit, records)

@@ -48,7 +48,7 @@ _WRITER_SETUP = (
     "PRAGMA synchronous=NORMAL",
     "PRAGMA busy_timeout=2000",
     "PRAGMA cache_size=-16384",
-    "PRAGMA wal_autocheckpoint=2000",
+    "PRAGMA wal_autocheckpoint=4000",
 )
 
 

@@ -140,7 +140,7 @@ def _compile(pattern: str) -> Callable[[bytes], object]:
     options.log_errors = False
     options.never_capture = True
     try:
-        compiled = re2.compile(pattern.encode(), options)  # type: ignore[no-untyped-call]
+        compiled = re2.compile(pattern.encode(), options)
         return cast(Callable[[bytes], object], compiled.search)
     except re2.error as error:
         reason = error.args[0] if error.args else b""

@@ -147,10 +147,14 @@ class Interpreter:
         memory = program.memory_limit + _ENGINE_MEMORY + 2 * self._journal_size
         context.set_memory_limit(memory)
         context.set_time_limit(time_s)
-        with WATCHDOG.guard(context, time_s + _REPORT_TIME_S, memory):
+        with WATCHDOG.guard(context, time_s, memory) as execution:
             problem = self._execute(host)
-            context.set_memory_limit(memory + _REPORT_MEMORY)
-            context.set_time_limit(_REPORT_TIME_S)
+        if execution.exceeded:
+            return None
+        memory += _REPORT_MEMORY
+        context.set_memory_limit(memory)
+        context.set_time_limit(_REPORT_TIME_S)
+        with WATCHDOG.guard(context, _REPORT_TIME_S, memory):
             report = _report(host)
         return self._outcome(report, problem)
 
@@ -162,7 +166,7 @@ class Interpreter:
             return str(error)
         return ""
 
-    def _outcome(self, report: list[Any], problem: str) -> Outcome | None:
+    def _outcome(self, report: list[Any], problem: str) -> Outcome:
         match report:
             case ["suspended", index, tool, text]:
                 return ToolCall(index, tool, text.encode())
@@ -180,8 +184,6 @@ class Interpreter:
                 return self._unparsed(syntax) or threw(f"evaluating index.js: {text}")
             case ["running", _, text]:
                 return threw(f"run: {text}")
-        if "interrupted" in problem:
-            return None
         cause = problem.partition("\n")[0]
         return threw(f"run: {_OUT_OF_MEMORY if cause in ('', 'null') else cause}")
 
@@ -204,8 +206,7 @@ def _report(host: quickjs.Object) -> list[Any]:
 def _slices(time_limit_s: float) -> Iterator[float]:
     """Attempts of growing length that add up to the limit.
 
-    The first are short so that a cancellation is seen soon, and so that a program which swallows
-    its halt (a Promise executor can) costs little; the last has at least three quarters.
+    The first are short so that a cancellation is seen soon; the last has three quarters.
     """
     length = _FIRST_SLICE_S
     while length * _SLICE_GROWTH < time_limit_s:

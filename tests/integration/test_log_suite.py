@@ -280,6 +280,16 @@ class TestTail:
         await asyncio.gather(*(write(writer) for writer in range(30)))
         assert await reading == await store.log.read(journal(store))
 
+    async def test_a_tail_ends_with_its_store(self, connect: Connect) -> None:
+        store = await connect("a")
+        tail = store.log.tail("RUNS-0")
+        await store.log.append(journal(store), b"x")
+        await collect(tail, 1)
+        waiting = asyncio.ensure_future(anext(tail, None))
+        await asyncio.sleep(0)
+        await store.close()
+        assert await asyncio.wait_for(waiting, 2) is None
+
     async def test_two_tails_both_see_everything(self, store: EventStore) -> None:
         tails = [store.log.tail("STATE"), store.log.tail("STATE")]
         subject = store.subjects.memory("t", "user", "u", "k")
@@ -325,6 +335,13 @@ class TestStarts:
             await store.starts.post("t", "u", "r_3", b"")
         await store.starts.post("t", "v", "r_4", b"")
         await store.starts.post("t2", "u", "r_5", b"")
+
+    async def test_a_repeated_start_is_no_second_one_for_the_bounds(
+        self, store: EventStore
+    ) -> None:
+        await store.starts.limit(1, 1)
+        seq = await store.starts.post("t", "u", "r_1", b"")
+        assert await store.starts.post("t", "u", "r_1", b"") == seq
 
     async def test_starts_of_no_user_are_exempt_from_the_cap(self, store: EventStore) -> None:
         await store.starts.limit(4, 1)

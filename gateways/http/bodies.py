@@ -1,0 +1,118 @@
+"""Request bodies: read up to a limit, check the content type, decode the first JSON value.
+
+Specification: http-runs.md sections 1.1, 1.5 and 3.5 rows 1 and 2. Nothing here knows a route.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Generic, TypeVar
+
+import msgspec
+from starlette.types import Receive, Scope
+
+from gateways.http.errors import ClientGone, Refusal
+from gateways.http.nulls import without_nulls
+
+T = TypeVar("T")
+
+MIB = 1024 * 1024
+
+_TRAILING = re.compile(r"trailing characters \(byte (\d+)\)")
+
+
+class BodyTooLarge(Refusal):
+    """The body is longer than its route takes."""
+
+    def __init__(self) -> None:
+        super().__init__(400, "bad json: http: request body too large")
+
+
+async def read_body(scope: Scope, receive: Receive, limit: int) -> bytes:
+    """The whole body, at most ``limit`` bytes. Raises BodyTooLarge, ClientGone."""
+    declared = header(scope, b"content-length")
+    if declared and declared.isdigit() and int(declared) > limit:
+        raise BodyTooLarge
+    parts: list[bytes] = []
+    size = 0
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise ClientGone
+        part = message.get("body", b"")
+        size += len(part)
+        if size > limit:
+            raise BodyTooLarge
+        parts.append(part)
+        if not message.get("more_body", False):
+            return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+class JsonBody(Generic[T]):
+    """Bodies of one msgspec type, at most ``limit`` bytes."""
+
+    def __init__(self, kind: type[T], *, limit: int = MIB) -> None:
+        self._kind = kind
+        self._decoder = msgspec.json.Decoder(kind)
+        self._limit = limit
+
+    async def read(self, scope: Scope, receive: Receive) -> T:
+        """Raises Refusal (400, 415), ClientGone."""
+        check_content_type(scope)
+        return self.decode(await read_body(scope, receive, self._limit))
+
+    def decode(self, data: bytes) -> T:
+        """The first JSON value of ``data``; what follows it is ignored, so are nulls of fields
+        that cannot be null. Raises Refusal with the path of a wrong field."""
+        try:
+            return self._decode(data)
+        except msgspec.ValidationError as cause:
+            if "got `null`" not in str(cause):
+                raise _bad_json(cause) from None
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as cause:
+            raise _bad_json(cause) from None
+        try:
+            return self._decode(without_nulls(first_value(data), self._kind))
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as cause:
+            raise _bad_json(cause) from None
+
+    def _decode(self, data: bytes) -> T:
+        try:
+            return self._decoder.decode(data)
+        except msgspec.DecodeError as cause:
+            trailing = _TRAILING.search(str(cause))
+            if trailing is None:
+                raise
+            return self._decoder.decode(data[: int(trailing[1])])
+
+
+def first_value(data: bytes) -> bytes:
+    """``data`` up to the end of its first JSON value. Raises msgspec.DecodeError."""
+    try:
+        msgspec.json.decode(data, type=msgspec.Raw)
+    except msgspec.DecodeError as cause:
+        trailing = _TRAILING.search(str(cause))
+        if trailing is None:
+            raise
+        return data[: int(trailing[1])]
+    return data
+
+
+def check_content_type(scope: Scope) -> None:
+    """An absent header is fine. Raises Refusal (415)."""
+    given = header(scope, b"content-type")
+    if given and not given.strip().lower().startswith(b"application/json"):
+        raise Refusal(415, "Content-Type must be application/json")
+
+
+def header(scope: Scope, name: bytes) -> bytes | None:
+    """The first header called ``name`` (lower case)."""
+    for key, value in scope["headers"]:
+        if key == name:
+            return bytes(value)
+    return None
+
+
+def _bad_json(cause: Exception) -> Refusal:
+    reason = "nested too deeply" if isinstance(cause, RecursionError) else str(cause)
+    return Refusal(400, f"bad json: {reason}")

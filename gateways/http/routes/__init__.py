@@ -1,0 +1,1 @@
+"""One module per resource; each answers ``endpoints()``, the table that the app is built from."""

@@ -1,0 +1,88 @@
+"""Event streams on ASGI: frames in as few sends as possible, keepalives, and an honest end.
+
+Specification: http-runs.md section 4.1, with frame ids (design.md section 10). A send waits
+while the client is slow, so nothing is queued here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+
+from starlette.types import Receive, Scope, Send
+
+from loomcycle.feed import FeedFrame, RunFeed
+
+KEEPALIVE = b": keepalive\n\n"
+PIECE = 256 * 1024
+"""More bytes than this are sent in several pieces, so that a slow client slows the sender."""
+
+HANG_UP = "loomcycle.hang_up"
+"""ASGI extension of the server: closes the connection without completing the response."""
+
+HANG_UP_S = 1.0
+
+_HEADERS = [
+    (b"content-type", b"text/event-stream"),
+    (b"cache-control", b"no-cache"),
+    (b"x-accel-buffering", b"no"),
+]
+_KEEP_ALIVE = [*_HEADERS, (b"connection", b"keep-alive")]
+
+
+class EventStream:
+    """One response. ``keepalive_s``: seconds of silence before a comment; None for never."""
+
+    def __init__(self, scope: Scope, send: Send, keepalive_s: float | None) -> None:
+        self._scope, self._send, self._keepalive_s = scope, send, keepalive_s
+        self.started = False
+
+    async def open(self, frames: Iterable[FeedFrame]) -> None:
+        """Send the headers and the first frames."""
+        self.started = True
+        closes = (b"connection", b"close") in self._scope["headers"]
+        headers = _HEADERS if closes else _KEEP_ALIVE
+        await self._send({"type": "http.response.start", "status": 200, "headers": headers})
+        await self.write(frames)
+
+    async def write(self, frames: Iterable[FeedFrame]) -> None:
+        pieces: list[bytes] = []
+        size = 0
+        for frame in frames:
+            piece = f"id: {frame.id}\nevent: {frame.event}\ndata: ".encode() + frame.data
+            pieces += (piece, b"\n\n")
+            size += len(piece)
+            if size >= PIECE:
+                await self._body(b"".join(pieces))
+                pieces, size = [], 0
+        if pieces:
+            await self._body(b"".join(pieces))
+
+    async def follow(self, feed: RunFeed) -> None:
+        """Send what ``feed`` has until the run ends, then end the response. Raises LogError."""
+        while not feed.ended:
+            frames = await feed.next(self._keepalive_s)
+            if frames:
+                await self.write(frames)
+            elif not feed.ended:
+                await self._body(KEEPALIVE)
+        await self.end()
+
+    async def end(self) -> None:
+        await self._send({"type": "http.response.body", "body": b""})
+
+    async def break_off(self, receive: Receive) -> None:
+        """End without the mark of completeness: the client can tell, and come back."""
+        hang_up: Callable[[], None] | None = self._scope.get("extensions", {}).get(HANG_UP)
+        if hang_up is None:
+            await self.end()
+            return
+        hang_up()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(HANG_UP_S):
+                while (await receive())["type"] != "http.disconnect":
+                    pass
+
+    async def _body(self, body: bytes) -> None:
+        await self._send({"type": "http.response.body", "body": body, "more_body": True})
