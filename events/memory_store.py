@@ -7,28 +7,24 @@ both). Durations follow the running loop's clock, message times the injected wal
 from __future__ import annotations
 
 import asyncio
-import enum
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
-from typing import TypeVar
+from collections.abc import AsyncIterator, Callable, Sequence
 
 from events.blobs import ChunkedBlobs
 from events.log import (
     EventStore,
-    Lease,
-    LogError,
-    LogUnavailable,
     Message,
-    OutcomeUnknown,
     QueueStats,
 )
+from events.memory_faults import Calls, Fault, Faults, no_faults
+from events.memory_leases import LeaseTable, MemoryLeases, loop_time
 from events.memory_queue import ClientState, MemoryQueue, MemorySource
 from events.memory_stream import MemoryStream
+from events.memory_timers import MemoryTimers, TimerTable
 from events.seals import LogSeals, Sealer
 from events.streams import (
     ACK_WAIT_S,
     BY_NAME,
-    LEASE_TTL_S,
     STARTS,
     STREAMS,
     TIMERS,
@@ -37,34 +33,9 @@ from events.streams import (
 )
 from events.subjects import LANES, Subjects, encode, lane_of
 
-T = TypeVar("T")
+__all__ = ["Fault", "MemoryServer"]
 
 _TAIL_BATCH = 1000
-LATE_S = 1.0
-"""After so long a LATE operation takes effect."""
-
-
-class Fault(enum.Enum):
-    """What goes wrong with an operation that writes. A read fails for each of them."""
-
-    FAIL_BEFORE = "not sent: LogUnavailable"
-    UNKNOWN_STORED = "stored, but the answer is lost: OutcomeUnknown"
-    UNKNOWN_LOST = "lost on the way: OutcomeUnknown"
-    LATE = "stored only after the caller was told OutcomeUnknown"
-    DOUBLE = "sent twice, answered once"
-
-
-Faults = Callable[[str, str], Awaitable[Fault | None]]
-"""Awaited with (client, operation) before each operation, as ``log.append``, and after it, as
-``log.append:after``. After an operation only UNKNOWN_STORED has a meaning."""
-
-
-async def _no_faults(client: str, operation: str) -> Fault | None:
-    return None
-
-
-def _loop_time() -> float:
-    return asyncio.get_running_loop().time()
 
 
 class MemoryServer:
@@ -72,7 +43,7 @@ class MemoryServer:
 
     def __init__(
         self,
-        faults: Faults = _no_faults,
+        faults: Faults = no_faults,
         *,
         prefix: str = "loom",
         now_ns: Callable[[], int] = time.time_ns,
@@ -82,7 +53,7 @@ class MemoryServer:
         self.subjects = Subjects(prefix)
         self.now_ns = now_ns
         self._faults = faults
-        self._streams = {spec.name: MemoryStream(spec, _loop_time, now_ns) for spec in STREAMS}
+        self._streams = {spec.name: MemoryStream(spec, loop_time, now_ns) for spec in STREAMS}
         self._clients: dict[str, ClientState] = {}
         self._limits = (0, 0)
         subjects = self.subjects
@@ -90,16 +61,15 @@ class MemoryServer:
         self.starts = MemoryQueue(self._streams[STARTS.name], lanes, ack_wait_s)
         self.wakes = MemoryQueue(self._streams[WAKES.name], [subjects.any("wake")], ack_wait_s)
         self.due = MemoryQueue(self._streams[TIMERS.name], [subjects.any("due")], ack_wait_s)
-        self.leases: dict[str, tuple[str, bytes, float]] = {}
-        self.leases_since = _loop_time()
-        self.timers: dict[tuple[str, str], asyncio.TimerHandle] = {}
+        self.leases = LeaseTable(loop_time())
+        self.timers = TimerTable(subjects, self.due, now_ns)
         self.followers: list[tuple[ClientState, str, Callable[[str, bytes], None]]] = []
 
     def connect(self, name: str, master_key: bytes = b"\0" * 32) -> EventStore:
         """A client of its own; ``name`` is what faults and :meth:`disconnect` know it by."""
         client = ClientState(name)
         self._clients[name] = client
-        calls = _Calls(self._faults, client)
+        calls = Calls(self._faults, client)
         log = MemoryLog(self, client, calls)
 
         async def close() -> None:
@@ -110,10 +80,10 @@ class MemoryServer:
             log=log,
             starts=MemoryStartQueue(self, client, calls),
             wakes=MemoryWakeQueue(self, client, calls),
-            leases=MemoryLeases(self, calls),
+            leases=MemoryLeases(self.leases, calls),
             blobs=ChunkedBlobs(log, self.subjects),
             seals=LogSeals(log, self.subjects, Sealer(master_key)),
-            timers=MemoryTimers(self, client, calls),
+            timers=MemoryTimers(self.timers, client, calls),
             live=MemoryLive(self, client),
             close=close,
             connected=lambda: client.reachable,
@@ -151,13 +121,11 @@ class MemoryServer:
 
     def restart(self) -> None:
         """The server ends and starts again: whatever it kept in memory only is gone."""
-        for timer in self.timers.values():
-            timer.cancel()
-        self.timers.clear()
-        self.leases.clear()
-        self.leases_since = _loop_time()
+        self.timers.forget_all()
+        self.leases.held.clear()
+        self.leases.since = loop_time()
         for queue, spec in ((self.starts, STARTS), (self.wakes, WAKES), (self.due, TIMERS)):
-            stream = MemoryStream(spec, _loop_time, self.now_ns)
+            stream = MemoryStream(spec, loop_time, self.now_ns)
             self._streams[spec.name] = stream
             queue.adopt(stream)
         self._streams[STARTS.name].limits = self._limits
@@ -183,53 +151,10 @@ class MemoryServer:
         self.corrupt(stream, second, one.data)
 
 
-class _Calls:
-    """Carries one client's operations to the server, with the faults that were asked for."""
-
-    def __init__(self, faults: Faults, client: ClientState) -> None:
-        self._faults = faults
-        self._client = client
-
-    async def write(self, operation: str, effect: Callable[[], T]) -> T:
-        fault = await self._faults(self._client.name, operation)
-        if fault is Fault.FAIL_BEFORE or not self._client.reachable:
-            raise LogUnavailable(f"{operation}: not connected")
-        if fault is Fault.UNKNOWN_LOST:
-            raise OutcomeUnknown(f"{operation}: no answer")
-        if fault is Fault.LATE:
-            asyncio.get_running_loop().call_later(LATE_S, _quietly, effect)
-            raise OutcomeUnknown(f"{operation}: no answer yet")
-        await asyncio.sleep(0)
-        result = effect()
-        if fault is Fault.DOUBLE:
-            _quietly(effect)
-        await asyncio.sleep(0)
-        after = await self._faults(self._client.name, f"{operation}:after")
-        if Fault.UNKNOWN_STORED in (fault, after) or not self._client.reachable:
-            raise OutcomeUnknown(f"{operation}: the answer was lost")
-        return result
-
-    async def read(self, operation: str, question: Callable[[], T]) -> T:
-        fault = await self._faults(self._client.name, operation)
-        if fault is not None or not self._client.reachable:
-            raise LogUnavailable(f"{operation}: not connected")
-        await asyncio.sleep(0)
-        result = question()
-        await self._faults(self._client.name, f"{operation}:after")
-        return result
-
-
-def _quietly(effect: Callable[[], object]) -> None:
-    try:
-        effect()
-    except LogError:
-        return
-
-
 class MemoryLog:
     """See :class:`events.log.Log`."""
 
-    def __init__(self, server: MemoryServer, client: ClientState, calls: _Calls) -> None:
+    def __init__(self, server: MemoryServer, client: ClientState, calls: Calls) -> None:
         self._server = server
         self._client = client
         self._calls = calls
@@ -287,7 +212,7 @@ class MemoryLog:
 class MemoryStartQueue:
     """See :class:`events.log.StartQueue`."""
 
-    def __init__(self, server: MemoryServer, client: ClientState, calls: _Calls) -> None:
+    def __init__(self, server: MemoryServer, client: ClientState, calls: Calls) -> None:
         self._server = server
         self._client = client
         self._calls = calls
@@ -334,7 +259,7 @@ class MemoryStartQueue:
 class MemoryWakeQueue:
     """See :class:`events.log.WakeQueue`."""
 
-    def __init__(self, server: MemoryServer, client: ClientState, calls: _Calls) -> None:
+    def __init__(self, server: MemoryServer, client: ClientState, calls: Calls) -> None:
         self._server = server
         self._client = client
         self._calls = calls
@@ -363,103 +288,6 @@ class MemoryWakeQueue:
     async def clear(self) -> None:
         subjects = self._server.subjects
         await self._calls.write("wakes.clear", lambda: self._stream.purge(subjects.any("wake")))
-
-
-class MemoryLeases:
-    """See :class:`events.log.Leases`."""
-
-    TTL_S = LEASE_TTL_S
-
-    def __init__(self, server: MemoryServer, calls: _Calls) -> None:
-        self._server = server
-        self._calls = calls
-
-    async def acquire(self, name: str, holder: str, data: bytes = b"") -> bool:
-        return await self._calls.write("leases.acquire", lambda: self._acquire(name, holder, data))
-
-    def _acquire(self, name: str, holder: str, data: bytes) -> bool:
-        held = self._alive().get(name)
-        if held is not None and held.holder != holder:
-            return False
-        self._server.leases[name] = (holder, data, _loop_time())
-        return True
-
-    async def release(self, name: str, holder: str) -> None:
-        await self._calls.write("leases.release", lambda: self._release(name, holder))
-
-    def _release(self, name: str, holder: str) -> None:
-        if self._server.leases.get(name, ("", b"", 0.0))[0] == holder:
-            del self._server.leases[name]
-
-    async def held(self, prefix: str = "") -> dict[str, Lease]:
-        return await self._calls.read(
-            "leases.held",
-            lambda: {n: lease for n, lease in self._alive().items() if n.startswith(prefix)},
-        )
-
-    def _alive(self) -> dict[str, Lease]:
-        now = _loop_time()
-        return {
-            name: Lease(holder, data, now - since)
-            for name, (holder, data, since) in self._server.leases.items()
-            if now - since < LEASE_TTL_S
-        }
-
-    async def settled(self) -> bool:
-        return await self._calls.read(
-            "leases.settled", lambda: _loop_time() - self._server.leases_since > LEASE_TTL_S
-        )
-
-
-class MemoryTimers:
-    """See :class:`events.log.Timers`."""
-
-    def __init__(self, server: MemoryServer, client: ClientState, calls: _Calls) -> None:
-        self._server = server
-        self._client = client
-        self._calls = calls
-
-    async def set(self, kind: str, timer_id: str, at_ns: int, data: bytes) -> None:
-        await self._calls.write("timers.set", lambda: self._set(kind, timer_id, at_ns, data))
-
-    def _set(self, kind: str, timer_id: str, at_ns: int, data: bytes) -> None:
-        self._cancel_schedule(kind, timer_id)
-        delay_s = max(at_ns - self._server.now_ns(), 0) / 1e9
-        self._server.timers[kind, timer_id] = asyncio.get_running_loop().call_later(
-            delay_s, self._fire, kind, timer_id, data
-        )
-
-    def _fire(self, kind: str, timer_id: str, data: bytes) -> None:
-        del self._server.timers[kind, timer_id]
-        due = self._server.subjects.due(kind, timer_id)
-        self._server.due.stream.purge(due)
-        self._server.due.stream.append(due, data)
-
-    def _cancel_schedule(self, kind: str, timer_id: str) -> None:
-        handle = self._server.timers.pop((kind, timer_id), None)
-        if handle is not None:
-            handle.cancel()
-
-    async def cancel(self, kind: str, timer_id: str) -> None:
-        await self._calls.write("timers.cancel", lambda: self._cancel(kind, timer_id))
-
-    def _cancel(self, kind: str, timer_id: str) -> None:
-        self._cancel_schedule(kind, timer_id)
-        self._server.due.stream.purge(self._server.subjects.due(kind, timer_id))
-
-    async def pending(self) -> Collection[tuple[str, str]]:
-        return await self._calls.read("timers.pending", lambda: frozenset(self._server.timers))
-
-    def due(self) -> MemorySource:
-        return MemorySource(self._server.due, self._client)
-
-    async def clear(self) -> None:
-        await self._calls.write("timers.clear", self._clear)
-
-    def _clear(self) -> None:
-        for kind, timer_id in list(self._server.timers):
-            self._cancel_schedule(kind, timer_id)
-        self._server.due.stream.purge(self._server.subjects.any("due"))
 
 
 class MemoryLive:

@@ -25,6 +25,11 @@ FIRST_COMMIT_POLL_S = 0.1
 OWN_POLL_S = 2.0
 REMOTE_POLL_S = 0.5
 
+MAX_WAITING = 256
+"""Live commits and deltas kept for a reader that does not fetch them (back-pressure)."""
+
+READ_COMMITS = 200
+
 
 class FeedFrame(NamedTuple):
     """``id`` is what a client hands back to continue after this frame."""
@@ -107,11 +112,18 @@ class RunFeed:
     # -- LiveRuns' callbacks
 
     def on_commit(self, commit: LiveCommit) -> None:
-        self._queue.append(commit)
-        self._wake()
+        self._put(commit)
 
     def on_delta(self, delta: Delta) -> None:
-        self._queue.append(delta)
+        self._put(delta)
+
+    def _put(self, item: LiveCommit | Delta) -> None:
+        """Keep ``item`` for the reader; one that is too slow reads the journal instead."""
+        if len(self._queue) >= MAX_WAITING:
+            self._queue.clear()
+            self._behind = True
+        else:
+            self._queue.append(item)
         self._wake()
 
     def _wake(self) -> None:
@@ -148,10 +160,11 @@ class RunFeed:
         frames: list[FeedFrame] = []
         loop = asyncio.get_running_loop()
         deadline = None if timeout is None else loop.time() + timeout
-        if self._behind:
-            await self._catch_up(frames)
-            self._behind = False
         while True:
+            while self._behind and not self.ended and len(frames) < MAX_WAITING:
+                self._behind = False
+                if await self._read_on(frames):
+                    self._behind = True
             while self._queue and not self.ended:
                 item = self._queue.popleft()
                 if isinstance(item, Delta):
@@ -207,8 +220,17 @@ class RunFeed:
 
     async def _catch_up(self, frames: list[FeedFrame]) -> None:
         """Read what the journal holds beyond what was seen."""
-        for message in await self._store.log.read(self._subject, after=self._read_seq):
+        while not self.ended and await self._read_on(frames):
+            pass
+
+    async def _read_on(self, frames: list[FeedFrame]) -> bool:
+        """Read one more piece of the journal; whether there may be more."""
+        before = self._read_seq
+        for message in await self._store.log.read(
+            self._subject, after=self._read_seq, limit=READ_COMMITS
+        ):
             await self._take(decode(message.data, message.seq), frames)
+        return self._read_seq > before
 
     async def _commit(self, live: LiveCommit, frames: list[FeedFrame]) -> None:
         if live.header is not None and live.events is not None:

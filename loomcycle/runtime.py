@@ -144,9 +144,8 @@ async def _open(loaded: LoadedConfig, process: str, stack: AsyncExitStack) -> Ru
 
     def members_changed(members: dict[str, Member]) -> None:
         sweeper.hurry()
-        if process == min(members):
-            slots = sum(other.slots for other in members.values())
-            keep(_limit(store, slots + concurrency.max_queue_depth, _user_cap(loaded)))
+        slots = sum(other.slots for other in members.values())
+        keep(_limit(store, slots + concurrency.max_queue_depth, _user_cap(loaded)))
 
     background: set[asyncio.Task[None]] = set()
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from events.commit import CommitHeader, JournalError
+from events.commit import CommitHeader, FutureEvent, JournalError
 from events.inbox import CancelMessage
 from events.inbox import decode as decode_inbox
 from events.log import Delivery, LogError, WorkSource
@@ -153,8 +153,11 @@ class Worker:
         except (LogError, KeyError) as cause:
             log.warning("item %s put back: %s", delivery.subject, cause)
             delivery.nak(1.0)
+        except FutureEvent as cause:
+            log.warning("left to newer replicas: %s", cause)
+            delivery.nak(BUSY_ELSEWHERE_S)
         except JournalError as cause:
-            log.error("%s", cause)
+            log.error("not continued: %s", cause)
             delivery.ack()
         except Exception:
             log.exception("item %s failed", delivery.subject)

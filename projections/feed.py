@@ -18,7 +18,7 @@ from projections.statements import Dialect
 BATCH_S = 0.02
 """A batch waits so long for company, unless somebody waits for it."""
 
-BATCH_MESSAGES = 2000
+BATCH_MESSAGES = 1000
 _ROOM = 4 * BATCH_MESSAGES
 
 

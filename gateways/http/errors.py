@@ -46,9 +46,7 @@ _OTHER_ERRORS_WORDS = ("snapshot", "session", "hook")
 class Refusal(Exception):
     """A refusal of the gateway itself, answered as plain text."""
 
-    def __init__(
-        self, status: int, message: str, headers: Mapping[str, str] | None = None
-    ) -> None:
+    def __init__(self, status: int, message: str, headers: Mapping[str, str] | None = None) -> None:
         super().__init__(message)
         self.status, self.headers = status, headers
 

@@ -37,6 +37,7 @@ class EventStream:
     def __init__(self, scope: Scope, send: Send, keepalive_s: float | None) -> None:
         self._scope, self._send, self._keepalive_s = scope, send, keepalive_s
         self.started = False
+        self.ended = False
 
     async def open(self, frames: Iterable[FeedFrame]) -> None:
         """Send the headers and the first frames."""
@@ -70,6 +71,7 @@ class EventStream:
         await self.end()
 
     async def end(self) -> None:
+        self.ended = True
         await self._send({"type": "http.response.body", "body": b""})
 
     async def break_off(self, receive: Receive) -> None:

@@ -81,6 +81,7 @@ def test_frames_and_modules_cannot_be_reached(escape: str) -> None:
 def test_a_program_that_replaces_every_built_in_changes_nothing_for_its_host() -> None:
     outcome = advance("""
       const evil = () => { throw new Error("hijacked"); };
+      const root = Object.prototype;
       const targets = [Object, Array, JSON, Reflect, String, Number, Promise, Object.prototype,
                        Array.prototype, String.prototype, RegExp.prototype, Date.prototype,
                        Object.getPrototypeOf(() => 1), Error, Error.prototype, globalThis];
@@ -91,7 +92,7 @@ def test_a_program_that_replaces_every_built_in_changes_nothing_for_its_host() -
           try { targets[i][all[i][k]] = evil; } catch (e) {}
         }
       }
-      Object.prototype.get = Object.prototype.set = Object.prototype.toJSON = evil;
+      root.get = root.set = root.toJSON = evil;
       function run() { Memory.get({key: ["k", {x: 1}]}); }
     """)
     assert outcome == ToolCall(0, "Memory", b'{"key":["k",{"x":1}],"op":"get"}')

@@ -7,7 +7,8 @@ import asyncio
 import pytest
 
 from events.log import EventStore, LogError, LogUnavailable, OutcomeUnknown
-from events.memory_store import LATE_S, Fault, MemoryServer
+from events.memory_faults import LATE_S, Fault
+from events.memory_store import MemoryServer
 
 RUN = "r_0000000000000001"
 

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
-from msgspec import Raw, UNSET
+from msgspec import UNSET, Raw
 
 from events import state
 from events.memory_store import MemoryServer
@@ -197,7 +197,7 @@ async def test_set_then_get_returns_the_value_as_written(make_agent: MakeAgent) 
     text, is_error = await agent.raw(b'{"op":"set","scope":"user","key":"k","value":%b}' % written)
     assert (text, is_error) == ('{"ok":true}', False)
     text, _ = await agent.raw(b'{"op":"get","scope":"user","key":"k"}')
-    assert text == '{"value":%s,"expires_at":null}' % written.decode()
+    assert text == '{"value":' + written.decode() + ',"expires_at":null}'
 
 
 async def test_a_missing_key_is_no_error(make_agent: MakeAgent) -> None:

@@ -33,6 +33,9 @@ log = logging.getLogger("loomcycle.http")
 BEFORE_ALL = "0"
 """Frame id before the first durable frame of any run."""
 
+DIGITS = 19
+"""No position has more."""
+
 
 class SessionFrame(Struct, frozen=True, tag_field="type", tag="session"):
     text: str
@@ -123,7 +126,7 @@ class AttachToRun:
 
 
 class RunStreams:
-    """What all streaming routes share. No run is named here: they differ in how one begins."""
+    """What all streaming routes share; they differ in how a stream begins."""
 
     def __init__(self, runtime: Runtime, clients: Clients) -> None:
         self.runtime = runtime
@@ -138,23 +141,78 @@ class RunStreams:
         send: Send,
         start: Callable[[], Awaitable[StartedRun]],
     ) -> None:
-        """Stream the run that ``start`` promises. Raises CommandError, ShuttingDown."""
+        """Stream the run that ``start`` promises. Raises CommandError, ShuttingDown.
+
+        A client that leaves while the start waits withdraws it (the command sees to that).
+        """
         stream = EventStream(scope, send, self._keepalive_s)
+        run: StartedRun | None = None
         with self._clients.watch(receive) as watch:
             run = await start()
             try:
-                await stream.open(opening_frames(run))
-                await stream.follow(run.feed)
-            except LogError as cause:
-                log.warning("stream of %s broken off: %s", run.run_id, cause)
-                watch.departed = watch.departed or None
-                await self._break_off(stream, watch_receive=receive)
+                await _deliver(stream, opening_frames(run), run.feed)
             finally:
                 run.feed.close()
-                if (
-                    watch.departed is Departure.CLIENT
-                    and run.reader == "cancel"
-                    and not run.feed.ended
-                ):
-                    self.runtime.readers.left(run.tenant, run.run_id)
-        await self._ended(stream, receive, watch.departed)
+        if watch.departed is Departure.CLIENT:
+            if run is not None and run.reader == "cancel" and not run.feed.ended:
+                self.runtime.readers.left(run.tenant, run.run_id)
+            return
+        await _conclude(stream, receive, watch.departed)
+
+    async def attach(
+        self, scope: Scope, receive: Receive, send: Send, feed: RunFeed, first: FeedFrame
+    ) -> None:
+        """Stream ``feed`` to an observer, whose leaving never affects the run."""
+        stream = EventStream(scope, send, self._keepalive_s)
+        if scope["method"] == "HEAD":
+            await stream.open([])
+            await stream.end()
+            return
+        with self._clients.watch(receive) as watch:
+            async with feed:
+                await _deliver(stream, [first], feed)
+        if watch.departed is not Departure.CLIENT:
+            await _conclude(stream, receive, watch.departed)
+
+
+async def _deliver(stream: EventStream, first: list[FeedFrame], feed: RunFeed) -> None:
+    """Raises LogError only while the client can still be told."""
+    try:
+        await stream.open(first)
+        await stream.follow(feed)
+    except LogError as cause:
+        log.warning("stream of %s broken off: %s", feed.run_id, cause)
+
+
+async def _conclude(stream: EventStream, receive: Receive, departed: Departure | None) -> None:
+    """Break off what could not be sent to its end. Raises ShuttingDown before a first frame."""
+    if not stream.started and departed is Departure.SERVER:
+        raise ShuttingDown
+    if not stream.ended:
+        await stream.break_off(receive)
+
+
+def opening_frames(run: StartedRun) -> list[FeedFrame]:
+    """``session`` and ``agent``, then what the run's first commit holds."""
+    agent = AgentFrame(run.agent_id, run.run_id, run.session_id, None, run.parent_context)
+    return [
+        FeedFrame(BEFORE_ALL, "session", encode_json(SessionFrame(run.session_id))),
+        FeedFrame(BEFORE_ALL, "agent", encode_json(agent)),
+        *run.first,
+    ]
+
+
+def position_of(request: Request) -> tuple[str, Position]:
+    """Where a re-attaching reader stands, as it said it and parsed. Raises Refusal (400).
+
+    ``Last-Event-ID`` wins over ``?after=``, both over ``?from_seq=``, where nonsense counts as 0.
+    """
+    given = request.headers.get("last-event-id") or request.query_params.get("after")
+    if given:
+        try:
+            return given.strip(), parse_position(given)
+        except BadPosition as cause:
+            raise Refusal(400, f"after: {cause}") from None
+    seq = request.query_params.get("from_seq", "")
+    text = seq if seq.isascii() and seq.isdigit() and len(seq) <= DIGITS else BEFORE_ALL
+    return text, Position(int(text))

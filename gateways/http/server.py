@@ -1,0 +1,94 @@
+"""The HTTP listener: uvicorn on sockets that the caller owns, stopped by the caller.
+
+Signals, the event loop (uvloop) and the runtime's own end are the process' business, not ours.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import uvicorn
+from starlette.applications import Starlette
+
+from gateways.http.clients import Clients
+from gateways.http.protocol import HeaderDeadlineProtocol
+
+KEEP_ALIVE_S = 120
+GRACE_S = 5
+"""How long requests that do not stream may take to end once the server stops."""
+
+BACKLOG = 4096
+PROBE_S = 15
+"""A silent connection is probed this often, so that vanished clients are noticed."""
+
+
+class HttpServer(uvicorn.Server):
+    """Serves ``app`` on ``listeners`` until :meth:`stop`; streams end at once then."""
+
+    def __init__(self, app: Starlette, listeners: Sequence[socket.socket]) -> None:
+        super().__init__(
+            uvicorn.Config(
+                app,
+                http=HeaderDeadlineProtocol,
+                ws="none",
+                lifespan="off",
+                loop="none",
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                proxy_headers=False,
+                backlog=BACKLOG,
+                timeout_keep_alive=KEEP_ALIVE_S,
+                timeout_graceful_shutdown=GRACE_S,
+            )
+        )
+        self._listeners = list(listeners)
+        self._clients: Clients = app.state.clients
+
+    async def serve(self, sockets: list[socket.socket] | None = None) -> None:
+        """Return when the server has stopped and all connections are closed."""
+        await super().serve(sockets or self._listeners)
+
+    def stop(self) -> None:
+        """Take no more connections and make :meth:`serve` return. Callable from a signal."""
+        self.should_exit = True
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._clients.stop()
+        await super().shutdown(sockets)
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+def bind(host: str, port: int, *, shared: bool = False) -> socket.socket:
+    """A listening socket; an empty ``host`` means every IPv4 address, port 0 a free one.
+
+    ``shared``: several processes may bind the same port, the kernel spreads connections.
+    Raises OSError.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if shared:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        _probe_silent_clients(listener)
+        listener.bind((host, port))
+        listener.listen(BACKLOG)
+    except OSError:
+        listener.close()
+        raise
+    listener.setblocking(False)
+    return listener
+
+
+def _probe_silent_clients(listener: socket.socket) -> None:
+    """TCP keepalive, which accepted connections inherit."""
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option in ("TCP_KEEPIDLE", "TCP_KEEPINTVL"):
+        if hasattr(socket, option):
+            listener.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), PROBE_S)

@@ -1,0 +1,105 @@
+"""``loomcycle serve``: load the configuration, say so on stderr, run one process or several.
+
+The process itself is ``loomcycle.replica``, the parent of several ``loomcycle.supervisor``; both
+are imported only when they are needed.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from pathlib import Path
+
+import click
+
+from loomcycle.cli.build import this_build
+from loomcycle.cli.command import Command, config_option
+from loomcycle.cli.errors import BadInvocation, Quiet
+from loomcycle.logs import BOOT, start_logging
+from loomcycle.config.loaded import LoadedConfig
+from loomcycle.config.problems import ConfigError, ConfigNotFound
+
+boot = logging.getLogger(BOOT)
+
+
+@click.command(
+    cls=Command,
+    examples=[
+        "loomcycle --config loomcycle.yaml",
+        "loomcycle serve --config base.yaml --config site.yaml",
+        "loomcycle serve --workers 4 --listen 0.0.0.0:8787",
+    ],
+)
+@config_option()
+@click.option(
+    "--workers",
+    type=click.IntRange(1, 256),
+    default=1,
+    show_default=True,
+    metavar="N",
+    help="Equal replicas behind one port.",
+)
+@click.option("--listen", metavar="ADDR", help="Overrides LOOMCYCLE_LISTEN_ADDR.")
+@click.option("--tether", type=int, default=-1, hidden=True)
+def serve(configs: tuple[Path, ...], workers: int, listen: str | None, tether: int) -> None:
+    """Start the server. SIGINT or SIGTERM stops it within 10 seconds; no run is lost.
+
+    The port is shared by all workers. Without --config, ./loomcycle.yaml and the user's
+    configuration directory are tried.
+    """
+    start_logging()
+    supervised = tether >= 0
+    if not supervised:
+        build = this_build()
+        boot.info(
+            "loomcycle build: version=%s commit=%s time=%s",
+            build.version,
+            build.commit,
+            build.built,
+        )
+    loaded = _load(configs)
+    address = _address(listen or loaded.environment.listen_addr)
+    if not supervised:
+        _tell(loaded)
+    if workers > 1:
+        from loomcycle.supervisor import supervise
+
+        status = supervise(workers, address, [part for c in configs for part in ("--config", c)])
+    else:
+        from loomcycle.replica import run_replica
+
+        status = run_replica(loaded, address, tether=tether)
+    if status:
+        raise Quiet(status)
+
+
+def _load(configs: tuple[Path, ...]) -> LoadedConfig:
+    from loomcycle.cli.settings import load_layers
+
+    try:
+        return load_layers(configs)
+    except ConfigError as error:
+        for warning in error.warnings:
+            boot.info("config: WARNING: %s", warning)
+        print(f"config: {error}", file=sys.stderr)
+    except ConfigNotFound as error:
+        print(f"loomcycle: {error}", file=sys.stderr)
+    raise Quiet(1)
+
+
+def _address(text: str) -> tuple[str, int]:
+    from loomcycle.address import parse_address
+
+    try:
+        return parse_address(text)
+    except ValueError as error:
+        raise BadInvocation(str(error)) from None
+
+
+def _tell(loaded: LoadedConfig) -> None:
+    for warning in loaded.warnings:
+        boot.info("config: WARNING: %s", warning)
+    for note in loaded.notes:
+        boot.info("%s", note)
+    agents = len(loaded.config.agents)
+    boot.info("config: %d agent(s), %d skill(s)", agents, len(loaded.skills))

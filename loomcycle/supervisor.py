@@ -1,0 +1,202 @@
+"""``serve --workers N``: a parent that owns nothing but its N equal children.
+
+The children share the port (SO_REUSEPORT); the first one up starts the embedded nats-server and
+the others join it. A child that dies is started again, later each time. The parent reads no
+log, serves nothing, and takes its children with it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import socket
+import sys
+import time
+from asyncio.subprocess import Process
+from collections.abc import Sequence
+from pathlib import Path
+
+from loomcycle.address import Address
+from loomcycle.logs import BOOT
+from loomcycle.tether import ParentEnd
+
+FIRST_DELAY_S = 0.2
+LAST_DELAY_S = 30.0
+STEADY_S = 60.0
+"""A child that lived so long is started again without delay the next time it dies."""
+
+OTHERS_STOP_S = 5.0
+"""So long the child that may own nats-server goes on serving while the others stop."""
+
+STOP_LIMIT_S = 9.8
+
+log = logging.getLogger(__name__)
+boot = logging.getLogger(BOOT)
+
+_ROOT = Path(__file__).resolve().parents[1]
+
+
+def supervise(workers: int, address: Address, options: Sequence[str | Path]) -> int:
+    """Run ``workers`` replicas on ``address`` until told to stop; returns the exit code.
+
+    ``options`` are passed on to each ``serve``. Call from the main thread.
+    """
+    try:
+        with reserve(address) as (bound, _):
+            return asyncio.run(Supervisor(workers, bound, list(map(str, options))).run())
+    except OSError as error:
+        boot.error("cannot listen on %s: %s", address, error.strerror or error)
+        return 1
+
+
+@contextlib.contextmanager  # type: ignore[arg-type]
+def reserve(address: Address):  # type: ignore[no-untyped-def]
+    """Hold the port without listening, so that only our children share it.
+
+    Yields the address with its port (0 asks for a free one). Raises OSError when it is taken.
+    """
+    family, kind, protocol, _, where = socket.getaddrinfo(
+        address.host or "0.0.0.0", address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+    )[0]
+    with socket.socket(family, kind, protocol) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        probe.bind(where)
+        port = probe.getsockname()[1]
+    with socket.socket(family, kind, protocol) as held:
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        held.bind((where[0], port, *where[2:]))
+        yield Address(address.host, port), held
+
+
+class Supervisor:
+    """Keeps ``workers`` children alive. One use: :meth:`run`."""
+
+    def __init__(self, workers: int, address: Address, options: Sequence[str]) -> None:
+        self._address = address
+        self._command = [sys.executable, "-P", "-m", "loomcycle.cli", "serve", *options]
+        self._command += ["--listen", str(address)]
+        self._children = [Child(number) for number in range(1, workers + 1)]
+        self._stop = asyncio.Event()
+
+    async def run(self) -> int:
+        """Start the children one after the other's boot, keep them, end them."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, self._on_signal)
+        first, *others = self._children
+        if not await first.start(self._command):
+            status = await first.ended()
+            boot.error("worker 1 ended with status %s before it served", status)
+            return 1
+        keeping = [asyncio.create_task(self._keep(first))]
+        if not self._stop.is_set():
+            up = await asyncio.gather(*(child.start(self._command) for child in others))
+            keeping += [asyncio.create_task(self._keep(child)) for child in others]
+            if all(up) and not self._stop.is_set():
+                boot.info("loomcycle listening on %s (%d workers)", self._address, len(keeping))
+        await self._stop.wait()
+        await self._end()
+        for task in keeping:
+            task.cancel()
+        await asyncio.gather(*keeping, return_exceptions=True)
+        return 0
+
+    def _on_signal(self) -> None:
+        if not self._stop.is_set():
+            boot.info("shutting down…")
+        self._stop.set()
+        if not self._children[0].serving:
+            self._children[0].signal(signal.SIGTERM)
+
+    async def _keep(self, child: Child) -> None:
+        """Start ``child`` again whenever it ends."""
+        delay = 0.0
+        while True:
+            status = await child.ended()
+            if self._stop.is_set():
+                return
+            delay = 0.0 if child.age_s >= STEADY_S else delay
+            delay = min(delay * 2 or FIRST_DELAY_S, LAST_DELAY_S)
+            log.warning(
+                "worker %d ended with status %s; starting it again in %.1f s",
+                child.number,
+                status,
+                delay,
+            )
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(delay):
+                    await self._stop.wait()
+                    return
+            if await child.start(self._command):
+                log.info("worker %d serves again", child.number)
+
+    async def _end(self) -> None:
+        """The first child last, for it most likely owns nats-server; nobody after the limit."""
+        deadline = time.monotonic() + STOP_LIMIT_S
+        first, *others = self._children
+        for group, limit in ((others, OTHERS_STOP_S), ([first], STOP_LIMIT_S)):
+            for child in group:
+                child.signal(signal.SIGTERM)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(min(limit, max(0.0, deadline - time.monotonic()))):
+                    await asyncio.gather(*(child.ended() for child in group))
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(max(0.0, deadline - time.monotonic())):
+                await asyncio.gather(*(child.ended() for child in self._children))
+        for child in self._children:
+            child.signal(signal.SIGKILL)
+
+
+class Child:
+    """One replica process, started any number of times."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.serving = False
+        self._process: Process | None = None
+        self._tether: ParentEnd | None = None
+        self._started = 0.0
+
+    @property
+    def age_s(self) -> float:
+        """Seconds since the last start."""
+        return time.monotonic() - self._started
+
+    async def start(self, command: Sequence[str]) -> bool:
+        """Start the process and wait until it serves; False when it ended before."""
+        if self._tether is not None:
+            self._tether.close()
+        tether = self._tether = ParentEnd()
+        self.serving = False
+        self._started = time.monotonic()
+        self._process = await asyncio.create_subprocess_exec(
+            *command,
+            "--tether",
+            str(tether.child_fd),
+            stdin=asyncio.subprocess.DEVNULL,
+            pass_fds=(tether.child_fd,),
+            process_group=0,  # Ctrl-C reaches the parent, which decides
+            env={**os.environ, "PYTHONPATH": _python_path()},
+        )
+        tether.started()
+        self.serving = await tether.ready()
+        return self.serving
+
+    async def ended(self) -> int:
+        """Wait for the end of the process; its status."""
+        return await self._process.wait() if self._process is not None else 0
+
+    def signal(self, number: int) -> None:
+        """Send a signal unless the process has ended."""
+        if self._process is not None and self._process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                self._process.send_signal(number)
+
+
+def _python_path() -> str:
+    """Where this package lies, first: a child runs the same code wherever it is started."""
+    return os.pathsep.join(filter(None, (str(_ROOT), os.environ.get("PYTHONPATH"))))
