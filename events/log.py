@@ -145,8 +145,13 @@ class QueueStats(NamedTuple):
 class StartQueue(Protocol):
     """Requests that wait for a slot (kernel.md section 4). Lives in memory on the server."""
 
-    async def post(self, tenant: str, user_id: str, run_id: str, data: bytes) -> int:
-        """Queue a start and return its sequence. ``run_id`` de-duplicates.
+    async def post(
+        self, tenant: str, user_id: str, run_id: str, data: bytes, *, attempt: int = 0
+    ) -> int:
+        """Queue a start and return its sequence.
+
+        (``run_id``, ``attempt``) de-duplicates for two minutes, even when the item is gone: a
+        start that was lost from the queue is posted again with the next ``attempt``.
 
         Raises QueueFull, UserCapReached, OutcomeUnknown, LogUnavailable.
         """

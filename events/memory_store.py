@@ -221,11 +221,14 @@ class MemoryStartQueue:
     def _stream(self) -> MemoryStream:
         return self._server.starts.stream
 
-    async def post(self, tenant: str, user_id: str, run_id: str, data: bytes) -> int:
+    async def post(
+        self, tenant: str, user_id: str, run_id: str, data: bytes, *, attempt: int = 0
+    ) -> int:
         lane = lane_of(tenant, user_id, run_id)
         subject = self._server.subjects.start(lane, tenant, user_id, run_id)
         return await self._calls.write(
-            "starts.post", lambda: self._stream.append(subject, data, msg_id=run_id)
+            "starts.post",
+            lambda: self._stream.append(subject, data, msg_id=f"{run_id}.{attempt}"),
         )
 
     async def holds(self, seq: int) -> bool:

@@ -28,10 +28,12 @@ class NatsStartQueue:
         self._provision = provision
         self._stream = STARTS.stream(subjects.prefix)
 
-    async def post(self, tenant: str, user_id: str, run_id: str, data: bytes) -> int:
+    async def post(
+        self, tenant: str, user_id: str, run_id: str, data: bytes, *, attempt: int = 0
+    ) -> int:
         lane = lane_of(tenant, user_id, run_id)
         subject = self._subjects.start(lane, tenant, user_id, run_id)
-        headers = b"Nats-Msg-Id: %s\r\n" % encode(run_id).encode()
+        headers = b"Nats-Msg-Id: %s.%d\r\n" % (encode(run_id).encode(), attempt)
         answer, status = await self._link.request_now(subject.encode(), data, headers)
         ack = decode_ack(answer, status)
         if ack.error is None:

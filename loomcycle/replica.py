@@ -93,16 +93,17 @@ class _Replica:
             loop.add_signal_handler(number, self._on_signal)
         if self._tether is not None:
             self._tether.watch(loop, self._on_signal)
-        importing = asyncio.create_task(asyncio.to_thread(find_gateway, "http"))
         self._booting = asyncio.create_task(open_runtime(self._loaded))
-        try:
-            runtime = await self._booting
-        except asyncio.CancelledError:
+        runtime, gateway = await asyncio.gather(
+            self._booting, asyncio.to_thread(find_gateway, "http"), return_exceptions=True
+        )
+        if isinstance(runtime, BaseException):
             if self._stop.is_set():
                 return
-            raise
+            raise runtime
         try:
-            gateway = await importing
+            if isinstance(gateway, BaseException):
+                raise gateway
             await gateway(
                 runtime,
                 host=self._address.host,

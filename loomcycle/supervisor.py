@@ -16,7 +16,7 @@ import socket
 import sys
 import time
 from asyncio.subprocess import Process
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from loomcycle.address import Address
@@ -45,15 +45,15 @@ def supervise(workers: int, address: Address, options: Sequence[str | Path]) -> 
     ``options`` are passed on to each ``serve``. Call from the main thread.
     """
     try:
-        with reserve(address) as (bound, _):
+        with reserve(address) as bound:
             return asyncio.run(Supervisor(workers, bound, list(map(str, options))).run())
     except OSError as error:
         boot.error("cannot listen on %s: %s", address, error.strerror or error)
         return 1
 
 
-@contextlib.contextmanager  # type: ignore[arg-type]
-def reserve(address: Address):  # type: ignore[no-untyped-def]
+@contextlib.contextmanager
+def reserve(address: Address) -> Iterator[Address]:
     """Hold the port without listening, so that only our children share it.
 
     Yields the address with its port (0 asks for a free one). Raises OSError when it is taken.
@@ -69,7 +69,7 @@ def reserve(address: Address):  # type: ignore[no-untyped-def]
         held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         held.bind((where[0], port, *where[2:]))
-        yield Address(address.host, port), held
+        yield Address(address.host, port)
 
 
 class Supervisor:
@@ -88,29 +88,38 @@ class Supervisor:
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, self._on_signal)
         first, *others = self._children
-        if not await first.start(self._command):
-            status = await first.ended()
-            boot.error("worker 1 ended with status %s before it served", status)
-            return 1
-        keeping = [asyncio.create_task(self._keep(first))]
-        if not self._stop.is_set():
-            up = await asyncio.gather(*(child.start(self._command) for child in others))
-            keeping += [asyncio.create_task(self._keep(child)) for child in others]
-            if all(up) and not self._stop.is_set():
-                boot.info("loomcycle listening on %s (%d workers)", self._address, len(keeping))
-        await self._stop.wait()
-        await self._end()
-        for task in keeping:
-            task.cancel()
-        await asyncio.gather(*keeping, return_exceptions=True)
+        async with asyncio.TaskGroup() as tasks:
+            stopped = tasks.create_task(self._stop.wait())
+            served = await self._boot(first, stopped)
+            if not served and not self._stop.is_set():
+                boot.error("worker 1 ended with status %s before it served", await first.ended())
+                stopped.cancel()
+                return 1
+            keeping = [tasks.create_task(self._keep(child)) for child in self._children[:1]]
+            if served:
+                up = await asyncio.gather(*(self._boot(child, stopped) for child in others))
+                keeping += [tasks.create_task(self._keep(child)) for child in others]
+                if all(up) and not self._stop.is_set():
+                    boot.info("loomcycle listening on %s (%d workers)", self._address, len(keeping))
+            await self._stop.wait()
+            await self._end()
+            for task in keeping:
+                task.cancel()
         return 0
 
     def _on_signal(self) -> None:
         if not self._stop.is_set():
             boot.info("shutting down…")
         self._stop.set()
-        if not self._children[0].serving:
-            self._children[0].signal(signal.SIGTERM)
+
+    async def _boot(self, child: Child, stopped: asyncio.Task[bool]) -> bool:
+        """Start ``child``; False when it ended, or when told to stop, before it served."""
+        starting = asyncio.create_task(child.start(self._command))
+        await asyncio.wait((starting, stopped), return_when=asyncio.FIRST_COMPLETED)
+        if starting.done():
+            return starting.result()
+        starting.cancel()
+        return False
 
     async def _keep(self, child: Child) -> None:
         """Start ``child`` again whenever it ends."""

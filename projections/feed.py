@@ -9,9 +9,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 
-from events.log import EventStore, Message
+from events.log import EventStore, LogUnavailable, Message
 from projections.database import Tables
-from projections.framework import Group, Kind, Move, Position, Projection, grouped
+from projections.framework import Damaged, Group, Kind, Move, Position, Projection, grouped
 from projections.sources import Decoder, Hold, Item, Source
 from projections.statements import Dialect
 
@@ -74,11 +74,19 @@ class Feed:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def prepare(self) -> None:
-        """Read the positions, and where the log ends now."""
+        """Read the positions, and where the log ends now.
+
+        Raises Damaged when the view is ahead of the log, which then is not the log it folded.
+        """
         self.positions = await self.tables.positions()
         ends = await self._store.log.ends([s.stream for s in self._sources])
         for source in self._sources:
             position, end = self.positions[source.stream], ends[source.stream]
+            if position.seq > max(end, source.first - 1):
+                raise Damaged(
+                    f"{source.stream} ends at {end}, before the view's {position.seq}: the log was"
+                    " replaced or lost its end"
+                )
             if position.seq < end and not position.held:
                 stored = await source.last_stored(self._store.log)
                 self._goals[source.stream] = min(stored, end), end
@@ -102,6 +110,7 @@ class Feed:
             self._arrived.set()
             if self._count >= BATCH_MESSAGES:
                 self._enough.set()
+        raise LogUnavailable(f"the tail of {stream} ended")
 
     async def _apply_for_ever(self) -> None:
         while True:

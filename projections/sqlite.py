@@ -200,7 +200,7 @@ class SqliteBackend:
         self._lock_fd: int | None = None
 
     async def lock(self) -> bool:
-        self._folder.path.mkdir(parents=True, exist_ok=True)
+        self._folder.path.mkdir(mode=0o700, parents=True, exist_ok=True)
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
         fd = os.open(self._folder.writer_lock, flags, 0o600)
         try:
@@ -230,7 +230,7 @@ class SqliteBackend:
         vocabulary: str,
     ) -> SqliteTables:
         path = self._folder.file(slot)
-        path.parent.mkdir(parents=True, exist_ok=True)
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         remove(path)
         tables = SqliteTables.open(path, create=True)
         tables.create(projections, starts, vocabulary)

@@ -7,8 +7,7 @@ from typing import NamedTuple
 
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import request_response
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 ANYBODY = ""
 """Any principal, even one without scopes."""
@@ -26,11 +25,14 @@ class Endpoint(NamedTuple):
     app: ASGIApp
 
 
-def endpoint(
-    method: str,
-    path: str,
-    scope: str | None,
-    answer: Callable[[Request], Awaitable[Response]],
-) -> Endpoint:
-    """An endpoint that answers at once; streams are ASGI apps of their own."""
-    return Endpoint(path, (method,), scope, request_response(answer))
+class Answer:
+    """The ASGI app of a function that answers at once; streams are ASGI apps of their own."""
+
+    __slots__ = ("_function",)
+
+    def __init__(self, function: Callable[[Request], Awaitable[Response]]) -> None:
+        self._function = function
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        response = await self._function(Request(scope, receive))
+        await response(scope, receive, send)

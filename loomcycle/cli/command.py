@@ -45,7 +45,8 @@ class Group(click.Group):
     command_class = Command
 
     def __init__(self, *args: Any, examples: Iterable[str] = (), **kwargs: Any) -> None:
-        super().__init__(*args, no_args_is_help=False, **kwargs)
+        super().__init__(*args, **kwargs)
+        self.no_args_is_help = False
         self.examples = tuple(examples)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -99,7 +100,7 @@ def _write_examples(examples: Iterable[str], formatter: click.HelpFormatter) -> 
                 formatter.write(f"  {line}\n")
 
 
-class Seconds(click.ParamType):
+class Seconds(click.ParamType[float]):
     """A Go-style duration (``5s``, ``1m30s``) as seconds."""
 
     name = "duration"
@@ -117,16 +118,17 @@ class Seconds(click.ParamType):
             self.fail(f"{value!r}: {reason}", param, ctx)
 
 
-def config_option(help_text: str = "Configuration file; repeat for layers, the last wins.") -> Any:
+def config_option(function: F) -> F:
     """``--config F``, any number of times."""
-    return click.option(
+    option = click.option(
         "--config",
         "configs",
         multiple=True,
         metavar="F",
         type=click.Path(path_type=Path),
-        help=help_text,
+        help="Configuration file; repeat for layers, the last wins.",
     )
+    return option(function)
 
 
 def server_options(function: F) -> F:

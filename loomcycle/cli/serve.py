@@ -12,12 +12,13 @@ from pathlib import Path
 
 import click
 
+from loomcycle.address import Address, parse_address
 from loomcycle.cli.build import this_build
 from loomcycle.cli.command import Command, config_option
 from loomcycle.cli.errors import BadInvocation, Quiet
-from loomcycle.logs import BOOT, start_logging
 from loomcycle.config.loaded import LoadedConfig
 from loomcycle.config.problems import ConfigError, ConfigNotFound
+from loomcycle.logs import BOOT, start_logging
 
 boot = logging.getLogger(BOOT)
 
@@ -30,7 +31,7 @@ boot = logging.getLogger(BOOT)
         "loomcycle serve --workers 4 --listen 0.0.0.0:8787",
     ],
 )
-@config_option()
+@config_option
 @click.option(
     "--workers",
     type=click.IntRange(1, 256),
@@ -87,9 +88,7 @@ def _load(configs: tuple[Path, ...]) -> LoadedConfig:
     raise Quiet(1)
 
 
-def _address(text: str) -> tuple[str, int]:
-    from loomcycle.address import parse_address
-
+def _address(text: str) -> Address:
     try:
         return parse_address(text)
     except ValueError as error:

@@ -13,6 +13,5 @@ def version() -> None:
     """Print version, commit and build time."""
     build = this_build()
     click.echo(
-        f"loomcycle version={build.version} commit={build.commit}"
-        f" built={build.built} go={UNKNOWN}"
+        f"loomcycle version={build.version} commit={build.commit} built={build.built} go={UNKNOWN}"
     )

@@ -303,6 +303,7 @@ class RunCommands:
         seq = await self._post(item, data)
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._queue_timeout_s
+        posts = 1
         try:
             while True:
                 frames = await feed.next(min(QUEUE_CHECK_S, max(0.0, deadline - loop.time())))
@@ -313,7 +314,8 @@ class RunCommands:
                         raise Backpressure("queue timeout")
                     deadline += QUEUE_CHECK_S
                 elif not await self._services.store.starts.holds(seq):
-                    seq = await self._post(item, data, again=True)
+                    seq = await self._post(item, data, attempt=posts)
+                    posts += 1
         except asyncio.CancelledError:
             self._later(self._withdraw_quietly(item, seq, "client disconnected"))
             raise
@@ -321,19 +323,19 @@ class RunCommands:
             self._later(self._withdraw_quietly(item, seq, "log unavailable"))
             raise
 
-    async def _post(self, item: StartItem, data: bytes, *, again: bool = False) -> int:
+    async def _post(self, item: StartItem, data: bytes, *, attempt: int = 0) -> int:
         starts = self._services.store.starts
-        for attempt in range(POST_ATTEMPTS):
+        for tried in range(POST_ATTEMPTS):
             try:
-                return await starts.post(item.tenant, item.user_id, item.run, data)
+                return await starts.post(item.tenant, item.user_id, item.run, data, attempt=attempt)
             except UserCapReached:
-                if again:
+                if attempt:
                     raise Backpressure("queue timeout") from None
                 raise UserQuotaExhausted(item.user_id, self._user_cap) from None
             except QueueFull:
                 raise Backpressure("queue full") from None
             except OutcomeUnknown:
-                if attempt == POST_ATTEMPTS - 1:
+                if tried == POST_ATTEMPTS - 1:
                     self._later(self._withdraw_quietly(item, 0, "log unavailable"))
                     raise
         raise AssertionError("unreachable")

@@ -700,6 +700,22 @@ async def test_deleted_tables_come_back_from_the_log(world: World, views: Views)
     assert (await views.verify()).equal
 
 
+async def test_views_of_a_log_that_lost_its_end_are_folded_anew(world: World, views: Views) -> None:
+    """Otherwise they would show what never happened, and miss what happens next."""
+    await world.play(RUN)
+    await world.play(OTHER)
+    await world.catch_up(views)
+    await views.close()
+    world.server = MemoryServer()
+    world.store = world.server.connect("writer")
+    await world.play(OTHER)
+    again = await world.open()
+    await eventually(lambda: _rebuilt(again, 1))
+    await world.catch_up(again)
+    assert await again.queries.run(RUN) is None
+    assert await again.queries.run(OTHER) is not None
+
+
 async def test_there_is_no_answer_before_there_is_a_view(settings: ViewSettings) -> None:
     async def unreachable() -> EventStore:
         raise OSError("connection refused")

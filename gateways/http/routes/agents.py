@@ -13,7 +13,7 @@ from events.frames import rfc3339
 from events.log import LogError
 from gateways.http.authentication import principal_of
 from gateways.http.bodies import BodyTooLarge, first_value, read_body
-from gateways.http.endpoint import Endpoint, endpoint
+from gateways.http.endpoint import Answer, Endpoint
 from gateways.http.replies import JsonReply
 from loomcycle.commands.cancel import cancel_agent
 from loomcycle.commands.requests import check_ident
@@ -82,9 +82,9 @@ _decode_cancel = msgspec.json.Decoder(CancelRequest).decode
 def endpoints(runtime: Runtime) -> list[Endpoint]:
     agents = Agents(runtime)
     return [
-        endpoint("GET", "/v1/agents/{agent_id}", "runs:read", agents.status),
-        endpoint("POST", "/v1/agents/{agent_id}/cancel", "runs:create", agents.cancel),
-        endpoint("GET", "/v1/users/{user_id}/agents", "runs:read", agents.of_user),
+        Endpoint("/v1/agents/{agent_id}", ("GET",), "runs:read", Answer(agents.status)),
+        Endpoint("/v1/agents/{agent_id}/cancel", ("POST",), "runs:create", Answer(agents.cancel)),
+        Endpoint("/v1/users/{user_id}/agents", ("GET",), "runs:read", Answer(agents.of_user)),
     ]
 
 

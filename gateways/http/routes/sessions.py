@@ -7,7 +7,7 @@ from starlette.requests import Request
 
 from events.frames import rfc3339
 from gateways.http.authentication import principal_of
-from gateways.http.endpoint import Endpoint, endpoint
+from gateways.http.endpoint import Answer, Endpoint
 from gateways.http.replies import JsonReply
 from loomcycle.errors import SessionNotFound
 from loomcycle.runtime import Runtime
@@ -40,7 +40,12 @@ class Transcript(Struct, frozen=True):
 def endpoints(runtime: Runtime) -> list[Endpoint]:
     sessions = Sessions(runtime)
     return [
-        endpoint("GET", "/v1/sessions/{session_id}/transcript", "runs:read", sessions.transcript)
+        Endpoint(
+            "/v1/sessions/{session_id}/transcript",
+            ("GET",),
+            "runs:read",
+            Answer(sessions.transcript),
+        )
     ]
 
 

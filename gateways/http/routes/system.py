@@ -9,13 +9,12 @@ import asyncio
 
 from msgspec import Struct
 from starlette.requests import Request
-from starlette.routing import request_response
 
 from events.frames import rfc3339
 from events.log import LogError
 from events.streams import RUN_STREAM_NAMES
 from gateways.http.authentication import principal_of
-from gateways.http.endpoint import ANYBODY, PUBLIC, Endpoint, endpoint
+from gateways.http.endpoint import ANYBODY, PUBLIC, Answer, Endpoint
 from gateways.http.replies import JsonReply
 from loomcycle.runtime import Runtime
 from projections.framework import ViewUnavailable
@@ -69,10 +68,10 @@ class ConcurrencyStats(Struct, frozen=True, omit_defaults=True, kw_only=True):
 def endpoints(runtime: Runtime) -> list[Endpoint]:
     system = System(runtime)
     return [
-        Endpoint("/healthz", (), PUBLIC, request_response(system.health)),
-        endpoint("GET", "/readyz", PUBLIC, system.ready),
-        endpoint("GET", "/v1/_me", ANYBODY, system.me),
-        endpoint("GET", "/v1/_concurrency/stats", "substrate:admin", system.concurrency),
+        Endpoint("/healthz", (), PUBLIC, Answer(system.health)),
+        Endpoint("/readyz", ("GET",), PUBLIC, Answer(system.ready)),
+        Endpoint("/v1/_me", ("GET",), ANYBODY, Answer(system.me)),
+        Endpoint("/v1/_concurrency/stats", ("GET",), "substrate:admin", Answer(system.concurrency)),
     ]
 
 
