@@ -19,6 +19,14 @@ T = TypeVar("T")
 MIB = 1024 * 1024
 
 _TRAILING = re.compile(r"trailing characters \(byte (\d+)\)")
+"""msgspec's complaint; the number counts the first of those characters in."""
+
+_ESCAPE = re.compile(
+    rb"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}"
+    rb"|(?P<lone>u[dD][89a-fA-F][0-9a-fA-F]{2})|.)",
+    re.DOTALL,
+)
+"""Every escape of a JSON text, surrogate pairs as one."""
 
 
 class BodyTooLarge(Refusal):
@@ -65,37 +73,53 @@ class JsonBody(Generic[T]):
         """The first JSON value of ``data``; what follows it is ignored, so are nulls of fields
         that cannot be null. Raises Refusal with the path of a wrong field."""
         try:
-            return self._decode(data)
-        except msgspec.ValidationError as cause:
-            if "got `null`" not in str(cause):
-                raise _bad_json(cause) from None
+            return self._decoder.decode(_utf8(data))
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as cause:
-            raise _bad_json(cause) from None
-        try:
-            return self._decode(without_nulls(first_value(data), self._kind))
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as cause:
-            raise _bad_json(cause) from None
+            return self._decode_leniently(data, cause)
 
-    def _decode(self, data: bytes) -> T:
+    def _decode_leniently(self, data: bytes, cause: Exception) -> T:
+        """Called for what is not strictly right. Raises Refusal."""
         try:
-            return self._decoder.decode(data)
-        except msgspec.DecodeError as cause:
-            trailing = _TRAILING.search(str(cause))
-            if trailing is None:
-                raise
-            return self._decoder.decode(data[: int(trailing[1])])
+            value = first_value(data)
+            if not isinstance(cause, msgspec.ValidationError):
+                try:
+                    return self._decoder.decode(value)
+                except msgspec.ValidationError as later:
+                    cause = later
+            if "got `null`" not in str(cause):
+                raise cause
+            return self._decoder.decode(without_nulls(value, self._kind))
+        except RecursionError:
+            raise Refusal(400, "bad json: nested too deeply") from None
+        except (msgspec.DecodeError, UnicodeDecodeError) as final:
+            raise Refusal(400, f"bad json: {final}") from None
 
 
 def first_value(data: bytes) -> bytes:
-    """``data`` up to the end of its first JSON value. Raises msgspec.DecodeError."""
+    """The first JSON value of ``data``, halves of surrogate pairs replaced.
+
+    Raises msgspec.DecodeError, UnicodeDecodeError, RecursionError.
+    """
+    data = _ESCAPE.sub(_whole, _utf8(data))
     try:
         msgspec.json.decode(data, type=msgspec.Raw)
     except msgspec.DecodeError as cause:
         trailing = _TRAILING.search(str(cause))
         if trailing is None:
             raise
-        return data[: int(trailing[1])]
+        return data[: int(trailing[1]) - 1]
     return data
+
+
+def _utf8(data: bytes) -> bytes:
+    """Checks also what msgspec passes through undecoded. Raises UnicodeDecodeError."""
+    if not data.isascii():
+        data.decode()
+    return data
+
+
+def _whole(escape: re.Match[bytes]) -> bytes:
+    return rb"\ufffd" if escape["lone"] else escape[0]
 
 
 def check_content_type(scope: Scope) -> None:
@@ -111,8 +135,3 @@ def header(scope: Scope, name: bytes) -> bytes | None:
         if key == name:
             return bytes(value)
     return None
-
-
-def _bad_json(cause: Exception) -> Refusal:
-    reason = "nested too deeply" if isinstance(cause, RecursionError) else str(cause)
-    return Refusal(400, f"bad json: {reason}")

@@ -52,7 +52,7 @@ class HeaderDeadlineProtocol(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         super().on_message_begin()
         scope: dict[str, Any] = self.scope  # type: ignore[assignment]
-        scope["extensions"] = {HANG_UP: self.transport.close}
+        scope["extensions"] = {HANG_UP: self.transport}
         if self._deadline is None:
             self._expect_head()
 

@@ -1,22 +1,26 @@
-"""The HTTP listener: uvicorn on sockets that the caller owns, stopped by the caller.
+"""The HTTP listener: uvicorn with our limits, started and stopped by the process around it.
 
-Signals, the event loop (uvloop) and the runtime's own end are the process' business, not ours.
+Signals, the event loop (uvloop) and the runtime's own end are that process' business, not ours.
 """
 
 from __future__ import annotations
 
+import asyncio
 import socket
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 import uvicorn
 from starlette.applications import Starlette
 
+from gateways.http.app import build_app
 from gateways.http.clients import Clients
 from gateways.http.protocol import HeaderDeadlineProtocol
+from loomcycle.address import Address
+from loomcycle.runtime import Runtime
 
 KEEP_ALIVE_S = 120
-GRACE_S = 5
+GRACE_S = 3
 """How long requests that do not stream may take to end once the server stops."""
 
 BACKLOG = 4096
@@ -24,10 +28,44 @@ PROBE_S = 15
 """A silent connection is probed this often, so that vanished clients are noticed."""
 
 
-class HttpServer(uvicorn.Server):
-    """Serves ``app`` on ``listeners`` until :meth:`stop`; streams end at once then."""
+async def serve(
+    runtime: Runtime,
+    *,
+    host: str,
+    port: int,
+    reuse_port: bool,
+    stop: asyncio.Event,
+    ready: Callable[[str], None],
+) -> None:
+    """Serve HTTP until ``stop`` is set (entry point ``http`` of ``loomcycle.gateways``).
 
-    def __init__(self, app: Starlette, listeners: Sequence[socket.socket]) -> None:
+    ``ready`` is called with the bound address once connections are taken. Raises OSError.
+    """
+    listener = bind(host, port, shared=reuse_port)
+    bound = Address(*listener.getsockname()[:2])
+    server = HttpServer(build_app(runtime), [listener], ready=lambda: ready(str(bound)))
+
+    async def stop_when_told() -> None:
+        await stop.wait()
+        server.stop()
+
+    watcher = asyncio.create_task(stop_when_told())
+    try:
+        await server.serve()
+    finally:
+        watcher.cancel()
+
+
+class HttpServer(uvicorn.Server):
+    """Serves ``app`` on ``listeners`` until :meth:`stop`; streams are broken off then."""
+
+    def __init__(
+        self,
+        app: Starlette,
+        listeners: Sequence[socket.socket],
+        *,
+        ready: Callable[[], None] = lambda: None,
+    ) -> None:
         super().__init__(
             uvicorn.Config(
                 app,
@@ -45,6 +83,7 @@ class HttpServer(uvicorn.Server):
             )
         )
         self._listeners = list(listeners)
+        self._ready = ready
         self._clients: Clients = app.state.clients
 
     async def serve(self, sockets: list[socket.socket] | None = None) -> None:
@@ -54,6 +93,10 @@ class HttpServer(uvicorn.Server):
     def stop(self) -> None:
         """Take no more connections and make :meth:`serve` return. Callable from a signal."""
         self.should_exit = True
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self._ready()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self._clients.stop()

@@ -7,8 +7,7 @@ while the client is slow, so nothing is queued here.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
-from contextlib import suppress
+from collections.abc import Iterable
 
 from starlette.types import Receive, Scope, Send
 
@@ -19,9 +18,10 @@ PIECE = 256 * 1024
 """More bytes than this are sent in several pieces, so that a slow client slows the sender."""
 
 HANG_UP = "loomcycle.hang_up"
-"""ASGI extension of the server: closes the connection without completing the response."""
+"""ASGI extension of our server: the connection's transport, to break a response off."""
 
 HANG_UP_S = 1.0
+"""How long a client may need to take what was already sent."""
 
 _HEADERS = [
     (b"content-type", b"text/event-stream"),
@@ -76,15 +76,22 @@ class EventStream:
 
     async def break_off(self, receive: Receive) -> None:
         """End without the mark of completeness: the client can tell, and come back."""
-        hang_up: Callable[[], None] | None = self._scope.get("extensions", {}).get(HANG_UP)
-        if hang_up is None:
+        transport: asyncio.Transport | None = self._scope.get("extensions", {}).get(HANG_UP)
+        if transport is None:
             await self.end()
             return
-        hang_up()
-        with suppress(TimeoutError):
+        transport.close()
+        try:
             async with asyncio.timeout(HANG_UP_S):
-                while (await receive())["type"] != "http.disconnect":
-                    pass
+                await _gone(receive)
+        except TimeoutError:
+            transport.abort()
+            await _gone(receive)
 
     async def _body(self, body: bytes) -> None:
         await self._send({"type": "http.response.body", "body": body, "more_body": True})
+
+
+async def _gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass

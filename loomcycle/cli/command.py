@@ -100,22 +100,14 @@ def _write_examples(examples: Iterable[str], formatter: click.HelpFormatter) -> 
                 formatter.write(f"  {line}\n")
 
 
-class Seconds(click.ParamType[float]):
-    """A Go-style duration (``5s``, ``1m30s``) as seconds."""
+def seconds(text: str) -> float:
+    """Option type: a Go-style duration (``5s``, ``1m30s``) as seconds."""
+    from loomcycle.config.durations import parse_duration
 
-    name = "duration"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> float:
-        from loomcycle.config.durations import parse_duration
-
-        if isinstance(value, float):
-            return value
-        try:
-            return parse_duration(value).total_seconds()
-        except ValueError as reason:
-            self.fail(f"{value!r}: {reason}", param, ctx)
+    try:
+        return parse_duration(text).total_seconds()
+    except ValueError as reason:
+        raise click.BadParameter(f"{text!r}: {reason}") from None
 
 
 def config_option(function: F) -> F:

@@ -39,7 +39,8 @@ def thrown(expression: str) -> str:
 @pytest.mark.parametrize(
     ("expression", "tool", "text"),
     [
-        ("Memory.get({scope: 'user', key: 'k'})", "Memory", '{"key":"k","op":"get","scope":"user"}'),
+        ("Memory.get({scope: 'user', key: 'k'})", "Memory",
+         '{"key":"k","op":"get","scope":"user"}'),
         ("Memory.set({op: 'get', value: 1})", "Memory", '{"op":"set","value":1}'),
         ("Memory.any_thing()", "Memory", '{"op":"any_thing"}'),
         ("Memory['strange \"op\"'](null)", "Memory", '{"op":"strange \\"op\\""}'),
@@ -96,7 +97,8 @@ def test_an_argument_must_be_an_object(argument: str) -> None:
     "value",
     ["NaN", "Infinity", "-Infinity", "() => 1", "class {}", "1n", "Symbol()", "new Date(NaN)",
      "new Date(8e15)", "[NaN]", "{ deep: [{ x: NaN }] }", "Read", "Memory.get",
-     "(() => { const a = {}; a.a = a; return a; })()", "(() => { const a = []; a[0] = a; return a })()"],
+     "(() => { const a = {}; a.a = a; return a; })()",
+     "(() => { const a = []; a[0] = a; return a; })()"],
 )  # fmt: skip
 def test_what_json_cannot_hold_is_refused(value: str) -> None:
     text = thrown(f"Read({{ field: {value} }})")
@@ -213,7 +215,8 @@ def test_empty_payload_metadata_is_absent() -> None:
         ("({ final_text: undefined, a: 1 })", '{"a":1}'), ("({ a: [1, 'x'] })", '{"a":[1,"x"]}'),
         ("[1, 2]", "[1,2]"), ("'text'", "text"), ("1.5", "1.5"), ("NaN", "NaN"), ("0", "0"),
         ("false", "false"), ("10n", "10"), ("''", None), ("null", None), ("undefined", None),
-        ("'\\ud83d'", "\ufffd"), ("'a\\u0000b'", "a\0b"), ("new Date(0)", '"1970-01-01T00:00:00.000Z"'),
+        ("'\\ud83d'", "\ufffd"), ("'a\\u0000b'", "a\0b"),
+        ("new Date(0)", '"1970-01-01T00:00:00.000Z"'),
         ("'ab'.repeat(1e5) + 'é'", "ab" * 100_000 + "é"),
     ],
 )  # fmt: skip
@@ -245,7 +248,8 @@ def test_return_values_become_the_final_text(value: str, text: str | None) -> No
         ("function run() { const a = {}; a.a = a; return a; }", "run: TypeError: circular"),
         ("function run() { throw new SyntaxError('mine'); }", "run: SyntaxError: mine"),
         ("let a = 1;\nnull.x;", "evaluating index.js: TypeError: "),
-        ("throw new SyntaxError('mine'); function run() {}", "evaluating index.js: SyntaxError: mine"),
+        ("throw new SyntaxError('mine'); function run() {}",
+         "evaluating index.js: SyntaxError: mine"),
     ],
 )  # fmt: skip
 def test_failures_of_the_program_are_threw_errors(source: str, expected: str) -> None:

@@ -278,7 +278,8 @@ def test_random_numbers_are_the_same_on_each_replay_and_differ_between_runs() ->
         ("new Date(0).toDateString() + '|' + new Date(0).toTimeString()",
          "Thu Jan 01 1970|00:00:00 GMT+0000 (UTC)"),
         ("String(new Date(NaN)) + isNaN(new Date(undefined))", "Invalid Datetrue"),
-        ("JSON.stringify(new Date(0)) + typeof (new Date() - 0)", '"1970-01-01T00:00:00.000Z"number'),
+        ("JSON.stringify(new Date(0)) + typeof (new Date() - 0)",
+         '"1970-01-01T00:00:00.000Z"number'),
         ("[Date.name, Date.length, typeof new Date().getYear]", '["Date",7,"function"]'),
     ],
 )  # fmt: skip
