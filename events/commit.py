@@ -8,7 +8,7 @@ Stored bytes are never re-encoded; older events are upcast on read.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from hashlib import sha256
 from typing import Any
 
@@ -43,7 +43,7 @@ class FutureEvent(JournalError):
     """An event that a newer version wrote and that must be understood to go on."""
 
 
-class EventHeader(Struct, frozen=True, omit_defaults=True, kw_only=True):
+class EventHeader(Struct, frozen=True, omit_defaults=True, kw_only=True, gc=False):
     """``ts``: unix nanoseconds. ``digest``: hex SHA-256 of the body. ``blob``: size in bytes
     of a body kept in the blob store. ``masked``: the body holds masks, its plaintext is sealed.
     ``key``: id of the key a body is encrypted with (reserved)."""
@@ -61,7 +61,7 @@ class EventHeader(Struct, frozen=True, omit_defaults=True, kw_only=True):
     key: str = ""
 
 
-class CommitHeader(Struct, frozen=True, omit_defaults=True, kw_only=True):
+class CommitHeader(Struct, frozen=True, omit_defaults=True, kw_only=True, gc=False):
     """``c`` counts the commits of a run from 1; ``prev`` is the hash of the one before."""
 
     v: int
@@ -76,22 +76,19 @@ class CommitHeader(Struct, frozen=True, omit_defaults=True, kw_only=True):
 _encode = msgspec.json.Encoder().encode
 _decode_header = msgspec.json.Decoder(CommitHeader).decode
 _decode_any = msgspec.json.Decoder().decode
-_decoders: dict[str, msgspec.json.Decoder[Any]] = {
-    name: msgspec.json.Decoder(cls) for name, cls in TYPES.items()
+_decoders: dict[str, tuple[Callable[[bytes], Any], int]] = {
+    name: (msgspec.json.Decoder(cls).decode, cls.VERSION) for name, cls in TYPES.items()
 }
 
 
-class Record:
+class Record(Struct, gc=False, eq=False):
     """One event with its envelope. ``event`` is decoded (and upcast) on first use."""
 
-    __slots__ = ("_event", "body", "commit", "header", "seq")
-
-    def __init__(self, commit: Commit, header: EventHeader, body: bytes, seq: int) -> None:
-        self.commit = commit
-        self.header = header
-        self.body = body
-        self.seq = seq
-        self._event: Event | Unrecognised | None = None
+    commit: Commit
+    header: EventHeader
+    body: bytes
+    seq: int
+    _event: Event | Unrecognised | None = None
 
     @property
     def n(self) -> int:
@@ -109,20 +106,17 @@ class Record:
     def event(self) -> Event | Unrecognised:
         """Raises FutureEvent or BrokenChain (a body that does not decode)."""
         if self._event is None:
-            self._event = decode_body(self)
+            self._event = decode_event(self.commit, self.header, self.body)
         return self._event
 
 
-class Commit:
+class Commit(Struct, gc=False, eq=False):
     """A decoded commit; ``hash`` is the hex SHA-256 of its stored header line."""
 
-    __slots__ = ("bodies", "hash", "header", "seq")
-
-    def __init__(self, header: CommitHeader, hash_: str, bodies: list[bytes], seq: int) -> None:
-        self.header = header
-        self.hash = hash_
-        self.bodies = bodies
-        self.seq = seq
+    header: CommitHeader
+    hash: str
+    bodies: list[bytes]
+    seq: int
 
     @property
     def run(self) -> str:
@@ -152,6 +146,11 @@ class Commit:
                 if sha256(body).hexdigest() != e.digest:
                     raise BrokenChain(self.run, self.c, self.seq, f"blob of event {e.n} altered")
                 self.bodies[i] = body
+
+    def events(self) -> Iterator[tuple[EventHeader, Event | Unrecognised]]:
+        """The events without envelopes of their own. Raises FutureEvent, BrokenChain."""
+        for header, body in zip(self.header.events, self.bodies, strict=True):
+            yield header, decode_event(self, header, body)
 
     def records(self, seq: int | None = None) -> list[Record]:
         """The events with their public sequence numbers."""
@@ -256,12 +255,14 @@ def decode(data: bytes, seq: int = 0) -> Commit:
     return Commit(header, sha256(line).hexdigest(), bodies, seq)
 
 
-def decode_body(record: Record) -> Event | Unrecognised:
-    """Decode and upcast a record's body."""
-    header, commit = record.header, record.commit
-    cls = TYPES.get(header.type)
+def decode_event(commit: Commit, header: EventHeader, body: bytes) -> Event | Unrecognised:
+    """Decode and upcast one body. Raises FutureEvent, BrokenChain."""
+    known = _decoders.get(header.type)
     try:
-        if cls is None or header.v > cls.VERSION:
+        if known is not None and header.v == known[1]:
+            event: Event = known[0](body)
+            return event
+        if known is None or header.v > known[1]:
             if header.must_understand:
                 raise FutureEvent(
                     commit.run,
@@ -269,12 +270,9 @@ def decode_body(record: Record) -> Event | Unrecognised:
                     commit.seq,
                     f"event {header.n} has unknown type {header.type!r} version {header.v}",
                 )
-            return Unrecognised(header.type, _decode_any(record.body))
-        if header.v < cls.VERSION:
-            fields = upcast(header.type, header.v, cls.VERSION, _decode_any(record.body))
-            return msgspec.convert(fields, cls)
-        event: Event = _decoders[header.type].decode(record.body)
-        return event
+            return Unrecognised(header.type, _decode_any(body))
+        fields = upcast(header.type, header.v, known[1], _decode_any(body))
+        return msgspec.convert(fields, TYPES[header.type])
     except (msgspec.DecodeError, msgspec.ValidationError) as cause:
         raise BrokenChain(
             commit.run, commit.c, commit.seq, f"event {header.n} does not decode: {cause}"

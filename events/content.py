@@ -18,7 +18,7 @@ UNTRUSTED_KINDS = frozenset(
 )
 
 
-class ContentBlock(Struct, frozen=True, omit_defaults=True):
+class ContentBlock(Struct, frozen=True, omit_defaults=True, gc=False):
     """``type`` is ``trusted-text`` or ``untrusted-block``; anything else counts as trusted."""
 
     type: str = ""
@@ -27,7 +27,7 @@ class ContentBlock(Struct, frozen=True, omit_defaults=True):
     kind: str = ""
 
 
-class Segment(Struct, frozen=True):
+class Segment(Struct, frozen=True, gc=False):
     """``role`` is ``system`` or ``user``; segments of other roles are dropped by the fold."""
 
     role: str = ""

@@ -16,21 +16,21 @@ from events.content import Segment
 Status = Literal["running", "completed", "failed", "cancelled"]
 
 
-class Event(Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="type"):
+class Event(Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="type", gc=False):
     """Base of all journal events. ``MUST_UNDERSTAND``: an older replica must not fold past it."""
 
     VERSION: ClassVar[int] = 1
     MUST_UNDERSTAND: ClassVar[bool] = True
 
 
-class RunRef(Struct, frozen=True):
+class RunRef(Struct, frozen=True, gc=False):
     """A durable reference: event ``n`` of run ``run`` (never a stream sequence)."""
 
     run: str
     n: int
 
 
-class UsageTotals(Struct, frozen=True, omit_defaults=True, kw_only=True):
+class UsageTotals(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True):
     """Tokens; the two required counts are always written (specification: loop.md section 3)."""
 
     input_tokens: int
@@ -42,7 +42,7 @@ class UsageTotals(Struct, frozen=True, omit_defaults=True, kw_only=True):
     max_context_tokens: int = 0
 
 
-class ToolUse(Struct, frozen=True):
+class ToolUse(Struct, frozen=True, gc=False):
     id: str
     name: str
     input: Raw
@@ -59,7 +59,7 @@ class UserInput(Event, frozen=True, kw_only=True, tag="user_input"):
     inbox: str = ""
 
 
-class SystemPromptBody(Struct, frozen=True, omit_defaults=True):
+class SystemPromptBody(Struct, frozen=True, gc=False, omit_defaults=True):
     system_prompt: str
     agent_def_id: str = ""
     skill_def_ids: dict[str, str] = {}
@@ -94,7 +94,7 @@ class Usage(Event, frozen=True, kw_only=True, tag="usage"):
     usage: UsageTotals
 
 
-class RetryBody(Struct, frozen=True):
+class RetryBody(Struct, frozen=True, gc=False):
     provider: str
     attempt: int
     wait_ms: int
@@ -259,9 +259,12 @@ JournalEvent = (
 TYPES: dict[str, type[Event]] = {str(t.__struct_config__.tag): t for t in JournalEvent.__args__}
 
 
+_NAMES: dict[type[Event], str] = {cls: name for name, cls in TYPES.items()}
+
+
 def type_of(event: Event) -> str:
     """The stored name of ``event``'s type."""
-    return str(event.__struct_config__.tag)
+    return _NAMES[type(event)]
 
 
 def is_public(event_type: str) -> bool:

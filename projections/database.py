@@ -1,7 +1,7 @@
 """What a SQL back end does for the projector and for readers; implemented for two databases.
 
 Tables live in one of two slots, ``a`` and ``b``: readers use the slot that is being served, a
-rebuild fills the other one. ``tests/integration/test_views_suite.py`` holds both back ends to this.
+rebuild fills the other one. ``tests/integration/views`` holds both back ends to this.
 """
 
 from __future__ import annotations

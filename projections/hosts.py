@@ -21,6 +21,8 @@ from projections.projector import Projector
 
 log = logging.getLogger(__name__)
 
+_RESTART_S = 1.0
+
 
 class Host(Protocol):
     """A running projector."""
@@ -65,12 +67,14 @@ class ThreadHost:
             runner.run(self._project())
 
     async def _project(self) -> None:
-        projector, backend = self._make()
-        loop = asyncio.get_running_loop()
-        task = asyncio.create_task(_supervise(projector, self._progress))
-        self._stop = lambda: _call(loop, task.cancel)
-        self._progress.hurry = lambda: _call(loop, projector.hurry)
-        self._running.set()
+        try:
+            projector, backend = self._make()
+            loop = asyncio.get_running_loop()
+            task = asyncio.create_task(_supervise(projector, self._progress))
+            self._stop = lambda: _call(loop, task.cancel)
+            self._progress.hurry = lambda: _call(loop, projector.hurry)
+        finally:
+            self._running.set()
         await asyncio.gather(task, return_exceptions=True)
         await backend.close()
 
@@ -86,10 +90,11 @@ def _call(loop: asyncio.AbstractEventLoop, function: Callable[[], Any]) -> None:
 
 
 async def _supervise(projector: Projector, progress: Progress) -> None:
-    """A defect must be seen in the status: it ends the projector, not silently."""
-    try:
-        await projector.run()
-    except Exception as cause:
-        log.exception("the projector stopped")
-        progress.enter("failing", f"stopped by a defect: {type(cause).__name__}: {cause}")
-        raise
+    """A defect is shown in the status and logged; trying again is safe at any time."""
+    while True:
+        try:
+            await projector.run()
+        except Exception as cause:
+            log.exception("the projector failed")
+            progress.enter("failing", f"defect: {type(cause).__name__}: {cause}")
+        await asyncio.sleep(_RESTART_S)

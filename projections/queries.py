@@ -24,13 +24,13 @@ from projections.statements import Dialect, Statement
 
 
 def _run(row: Row) -> Run:
-    values: list[Any] = list(row)
-    values[21] = bool(values[21])
-    values[29] = bool(values[29])
-    if values[9] != "running":
-        values[-2] = values[-1] = ""
-    values[-2:] = (v or "" for v in values[-2:])
-    return Run(*values)
+    values: dict[str, Any] = dict(zip(Run.__struct_fields__, row, strict=True))
+    waits = values["status"] == "running"
+    values["interactive"] = bool(values["interactive"])
+    values["parked"] = bool(values["parked"])
+    for name in ("awaited_state", "awaited_on"):
+        values[name] = (values[name] or "") if waits else ""
+    return Run(**values)
 
 
 def _memory(row: Row) -> MemoryRow:

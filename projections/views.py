@@ -201,14 +201,18 @@ class Views:
     async def rebuild(self, timeout: float = 3600.0) -> None:
         """Fold everything anew while the old tables serve; waits until they are replaced.
 
-        When another process writes, it is asked to, and this returns at once.
+        When another process writes, it is asked to, and this returns at once. Raises
+        ViewUnavailable after ``timeout`` seconds; the rebuild goes on.
         """
         before = self._progress.rebuilds
         await self._backend.ask("rebuild")
         if self._progress.state == "reader":
             return
-        async with asyncio.timeout(timeout):
-            await self._progress.until(lambda: self._progress.rebuilds > before)
+        try:
+            async with asyncio.timeout(timeout):
+                await self._progress.until(lambda: self._progress.rebuilds > before)
+        except TimeoutError:
+            raise ViewUnavailable(f"the rebuild goes on after {timeout:g} s") from None
 
     async def verify(self) -> Report:
         """Compare the served tables with a fresh fold of the log."""

@@ -13,12 +13,12 @@ from msgspec import Raw, Struct
 from events.plan import Sampling, SystemBlock, ToolSpec
 
 
-class Text(Struct, frozen=True, omit_defaults=True, tag="text"):
+class Text(Struct, frozen=True, omit_defaults=True, tag="text", gc=False):
     text: str
     cacheable: bool = False
 
 
-class ToolUse(Struct, frozen=True, tag="tool_use"):
+class ToolUse(Struct, frozen=True, tag="tool_use", gc=False):
     """A call the model asked for. ``input`` is the JSON value, byte for byte."""
 
     id: str
@@ -26,7 +26,7 @@ class ToolUse(Struct, frozen=True, tag="tool_use"):
     input: Raw
 
 
-class ToolResult(Struct, frozen=True, omit_defaults=True, tag="tool_result"):
+class ToolResult(Struct, frozen=True, omit_defaults=True, tag="tool_result", gc=False):
     tool_use_id: str
     name: str
     text: str = ""
@@ -36,7 +36,7 @@ class ToolResult(Struct, frozen=True, omit_defaults=True, tag="tool_result"):
 Block = Text | ToolUse | ToolResult
 
 
-class Message(Struct, frozen=True, omit_defaults=True):
+class Message(Struct, frozen=True, omit_defaults=True, gc=False):
     """One turn of one side. ``reasoning`` is opaque provider text of an assistant turn."""
 
     role: Literal["user", "assistant"]

@@ -16,6 +16,7 @@ from events.commit import Chain, Commit, JournalError
 from events.content import Segment, flatten
 from events.plan import RunPlan, SystemBlock
 from events.vocabulary import (
+    TYPES,
     CancelRequested,
     Event,
     ModelAnswered,
@@ -54,32 +55,29 @@ def apply(state: State, event: Event, n: int, ts: int, *, masked: bool = False) 
     """Fold one event. Raises Misplaced; the state is then unusable."""
     if n != state.n + 1:
         raise Misplaced(f"event {n} after event {state.n}")
-    name = type_of(event)
-    allowed = MOVES[state.phase].get(name)
-    if allowed is None:
-        raise Misplaced(f"event {n}: {name} in phase {state.phase.value}")
-    if len(allowed) == 1:
-        handler = _HANDLERS.get(name)
-        if handler is not None:
-            handler(state, event, n, ts, masked)
-        state.phase = allowed[0]
-    else:
-        state.phase = _HANDLERS[name](state, event, n, ts, masked)
+    step = _STEPS[state.phase].get(type(event))
+    if step is None:
+        raise Misplaced(f"event {n}: {type_of(event)} in phase {state.phase.value}")
+    handler, to = step
+    if handler is not None:
+        decided: Phase | None = handler(state, event, n, ts, masked)
+        to = to or decided
+    if to is not None:
+        state.phase = to
     state.n = n
     state.last_ts = ts
 
 
 def apply_commit(state: State, commit: Commit) -> None:
     """Fold a stored commit whose place in the chain was checked. Raises JournalError."""
-    for record in commit.records():
-        event = record.event
-        if isinstance(event, Unrecognised):
-            state.n, state.last_ts = record.n, record.ts
-            continue
-        try:
-            apply(state, event, record.n, record.ts, masked=record.header.masked)
-        except Misplaced as cause:
-            raise JournalError(commit.run, commit.c, commit.seq, str(cause)) from None
+    try:
+        for envelope, event in commit.events():
+            if isinstance(event, Unrecognised):
+                state.n, state.last_ts = envelope.n, envelope.ts
+            else:
+                apply(state, event, envelope.n, envelope.ts, masked=envelope.masked)
+    except Misplaced as cause:
+        raise JournalError(commit.run, commit.c, commit.seq, str(cause)) from None
     header = commit.header
     sealed_by(state, header.c, commit.hash, header.epoch, header.writer)
 
@@ -270,3 +268,12 @@ _HANDLERS: dict[str, Callable[[State, Any, int, int, bool], Any]] = {
     "run.finished": _finished,
     "run.withdrawn": _withdrawn,
 }
+
+_STEPS: dict[Phase, dict[type[Event], tuple[Callable[..., Any] | None, Phase | None]]] = {
+    phase: {
+        TYPES[name]: (_HANDLERS.get(name), to[0] if len(to) == 1 else None)
+        for name, to in moves.items()
+    }
+    for phase, moves in MOVES.items()
+}
+"""MOVES and handlers by class; a move with one end has it here, else the handler tells."""

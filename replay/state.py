@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from enum import Enum
+from enum import StrEnum
 
-from msgspec import Raw
+from msgspec import Raw, Struct
 
 from events.plan import RunPlan, SystemBlock
 from events.vocabulary import CancelRequested, RunFinished, RunRef, RunStarted, UsageTotals
@@ -12,7 +12,7 @@ from replay.conversation import Message
 from replay.hashing import RollingHash
 
 
-class Phase(Enum):
+class Phase(StrEnum):
     """Where a run stands between two events; the table of moves is in ``machine.py``."""
 
     NEW = "new"
@@ -23,26 +23,27 @@ class Phase(Enum):
     FINISHED = "finished"
 
 
-class Call:
+class Call(Struct, gc=False):
     """A tool call of the current turn; ``n`` is its event's number, hence its effect id."""
 
-    __slots__ = ("done", "id", "input", "is_error", "n", "name", "started", "text", "ts")
+    n: int
+    ts: int
+    id: str
+    name: str
+    input: Raw
+    started: bool = False
+    done: bool = False
+    text: str = ""
+    is_error: bool = False
 
-    def __init__(self, n: int, ts: int, id: str, name: str, input: Raw) -> None:
-        self.n, self.ts, self.id, self.name, self.input = n, ts, id, name, input
-        self.started = False
-        self.done = False
-        self.text = ""
-        self.is_error = False
 
-
-class RecordedCall:
+class RecordedCall(Struct, frozen=True, gc=False):
     """A finished call of this run, as a program replays it."""
 
-    __slots__ = ("input", "is_error", "name", "text")
-
-    def __init__(self, name: str, input: Raw, text: str, is_error: bool) -> None:
-        self.name, self.input, self.text, self.is_error = name, input, text, is_error
+    name: str
+    input: Raw
+    text: str
+    is_error: bool
 
 
 class State:

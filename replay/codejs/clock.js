@@ -5,7 +5,8 @@
 (function (given, started) {
   "use strict";
 
-  const { NativeDate, NativeString, apply, construct, dateValue, define, isDate, match, slice, uncurry } = given;
+  const { NativeDate, NativeString, apply, construct, uncurry, define, match, slice } = given;
+  const { dateValue, isDate } = given;
   const proto = NativeDate.prototype;
   const nativeParse = NativeDate.parse, UTC = NativeDate.UTC;
   const utcText = uncurry(proto.toUTCString), localOffset = uncurry(proto.getTimezoneOffset);
@@ -22,7 +23,8 @@
     const time = nativeParse(text);
     if (time !== time) return time;
     const host = construct(NativeDate, [time]);
-    if (localOffset(host) === 0 || match(ZONED, text) !== null || match(DATE_ONLY, text) !== null) return time;
+    if (localOffset(host) === 0) return time;
+    if (match(ZONED, text) !== null || match(DATE_ONLY, text) !== null) return time;
     return UTC(local.FullYear(host), local.Month(host), local.Date(host), local.Hours(host),
                local.Minutes(host), local.Seconds(host), local.Milliseconds(host));
   }
@@ -38,7 +40,10 @@
   function FixedDate(year, month, date, hours, minutes, seconds, ms) {
     if (new.target === undefined) return toText(construct(NativeDate, [tick()]));
     const count = arguments.length;
-    const time = count === 0 ? tick() : count === 1 ? timeOf(year) : apply(UTC, undefined, arguments);
+    let time;
+    if (count === 0) time = tick();
+    else if (count === 1) time = timeOf(year);
+    else time = apply(UTC, undefined, arguments);
     return construct(NativeDate, [time], new.target);
   }
 
@@ -47,12 +52,14 @@
     const text = utcText(date);
     return text === "Invalid Date" ? text : form(date, text);
   };
-  const day = (date, text) => slice(text, 0, 3) + slice(text, 7, 11) + slice(text, 4, 7) + slice(text, 11, -13);
+  const day = (date, text) =>
+    slice(text, 0, 3) + slice(text, 7, 11) + slice(text, 4, 7) + slice(text, 11, -13);
   const time = (date, text) => slice(text, -12) + "+0000 (UTC)";
   const usDay = (date) => utc.Month(date) + 1 + "/" + utc.Date(date) + "/" + utc.FullYear(date);
   const usTime = (date) => {
     const hour = utc.Hours(date);
-    return pad(hour % 12 || 12) + ":" + pad(utc.Minutes(date)) + ":" + pad(utc.Seconds(date)) + (hour < 12 ? " AM" : " PM");
+    const minutes = pad(utc.Minutes(date)) + ":" + pad(utc.Seconds(date));
+    return pad(hour % 12 || 12) + ":" + minutes + (hour < 12 ? " AM" : " PM");
   };
   const toText = valid((date, text) => day(date, text) + " " + time(date, text));
   const METHODS = [

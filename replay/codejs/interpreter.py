@@ -8,6 +8,7 @@ Specification: section 6 of code-js.
 
 import operator
 from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
 from importlib import resources
 from typing import Any
 
@@ -67,14 +68,13 @@ class Interpreter:
     def __init__(self, program: Program) -> None:
         self.program = program
         lines = program.source.count("\n") + 1
-        blank = "\n" * lines  # so that no line of ours has a number of the program's
-        self._prelude = blank + _PRELUDE
+        self._prelude, clock = _own_scripts(lines)
         self._arguments = (
             _well_formed(program.source) + _ENTRY,
             lines,
             msgspec.json.encode(program.input, order="sorted").decode(),
             msgspec.json.encode(list(program.tools)).decode(),
-            blank + _CLOCK,
+            clock,
             float(fnv1a_32(program.seed)),  # the wrapper cuts integers to 32 bits
             float(program.started_ms),
         )
@@ -194,6 +194,13 @@ class Interpreter:
         if problem is None:
             return None
         return load_failed(self.program.agent_name, f"parse: {problem}")
+
+
+@lru_cache(maxsize=64)
+def _own_scripts(lines: int) -> tuple[str, str]:
+    """Our scripts behind so many empty lines that no line number of theirs is the program's."""
+    blank = "\n" * lines
+    return blank + _PRELUDE, blank + _CLOCK
 
 
 def _report(host: quickjs.Object) -> list[Any]:

@@ -11,6 +11,9 @@
   const MINT = 0, FEED = 1, RUN = 2, REPORT = 3;
   const EVALUATING = 0, RUNNING = 1, OVER = 2;
   const MAX_DEPTH = 100;
+  const TOO_DEEP = "encoding arguments: circular, or nested deeper than " + MAX_DEPTH + " levels";
+  const MISPLACED = ": tools can only be called while run(input) is executing";
+  const PROMISED = "run returned a Promise; nothing is awaited here, run must return its result";
   const OP_TOOLS = { __proto__: null, Memory: true, Channel: true };
   const PLAIN_PROPERTIES = {
     __proto__: null,
@@ -95,7 +98,9 @@
   /* ---- determinism ---- */
 
   function define(target, name, value) {
-    defineProperty(target, name, { __proto__: null, value, writable: true, configurable: true, enumerable: false });
+    defineProperty(target, name, {
+      __proto__: null, value, writable: true, configurable: true, enumerable: false,
+    });
   }
 
   function seedRandom(seed) {
@@ -144,6 +149,10 @@
     throw error;
   }
 
+  function refuseValue(site, what, key) {
+    refuse(site, "encoding arguments: " + what + " at " + stringify(key) + " is not a JSON value");
+  }
+
   function isDate(value) {
     const proto = getPrototypeOf(value);
     if (proto === ObjectPrototype || proto === null) return false;
@@ -170,25 +179,25 @@
     switch (typeof value) {
       case "string": return stringify(wellFormed(value));
       case "number":
-        if (value - value !== 0) refuse(site, "encoding arguments: " + value + " at " + stringify(key) + " is not a JSON value");
+        if (value - value !== 0) refuseValue(site, "" + value, key);
         return value === 0 ? "0" : "" + value;
       case "boolean": return value ? "true" : "false";
       case "undefined": return "null";
       case "object":
         if (value === null) return "null";
-        if (depth === MAX_DEPTH) refuse(site, "encoding arguments: circular, or nested deeper than " + MAX_DEPTH + " levels");
+        if (depth === MAX_DEPTH) refuse(site, TOO_DEEP);
         if (isArray(value)) return encodeArray(value, site, depth);
         if (isDate(value)) return encodeDate(value, site, key);
         return encodeObject(value, site, depth);
       default:
-        return refuse(site, "encoding arguments: a " + typeof value + " at " + stringify(key) + " is not a JSON value");
+        return refuseValue(site, "a " + typeof value, key);
     }
   }
 
   function encodeDate(value, site, key) {
     const time = dateValue(value);
     if (!(time >= -62167219200000 && time < 253402300800000)) {
-      refuse(site, "encoding arguments: an invalid Date at " + stringify(key));
+      refuseValue(site, "an invalid Date", key);
     }
     return stringify(isoText(value));
   }
@@ -256,7 +265,7 @@
   function call(site, argument) {
     if (halted !== undefined) throw halt;
     if (phase !== RUNNING) {
-      const misplaced = new NativeError(site.label + ": tools can only be called while run(input) is executing");
+      const misplaced = new NativeError(site.label + MISPLACED);
       captureStackTrace(misplaced, site.binding);
       throw misplaced;
     }
@@ -325,7 +334,7 @@
     if (typeof value !== "object") {
       text = typeof value === "function" ? undefined : NativeString(value);
     } else if (hasPrototype(PromisePrototype, value)) {
-      throw new NativeTypeError("run returned a Promise; nothing is awaited here, run must return its result");
+      throw new NativeTypeError(PROMISED);
     } else {
       const chosen = value.final_text;
       text = chosen !== undefined && chosen !== null ? NativeString(chosen) : stringify(value);
@@ -401,13 +410,13 @@
     return stringify(setPrototypeOf(parts ?? ["undecided"], null));
   }
 
-  return function host(command) {
+  return function host(command, ...given) {
     switch (command) {
       case MINT: return mint();
       case FEED:
-        for (let i = 1; i < arguments.length; i++) journal[fed++] = arguments[i];
+        for (let i = 0; i < given.length; i++) journal[fed++] = given[i];
         return undefined;
-      case RUN: return execute(arguments[1], arguments[2], arguments[3], arguments[4], arguments[5], arguments[6], arguments[7]);
+      case RUN: return apply(execute, undefined, given);
       case REPORT: return report();
     }
   };

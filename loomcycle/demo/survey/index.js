@@ -11,7 +11,8 @@ const LANGUAGES = [
   ["Go", "*.go"],
   ["Rust", "*.rs"],
   ["Java", "*.java"],
-  ["C and C++", "*.[ch]*"],
+  ["C", "*.[ch]"],
+  ["C++", "*.cpp"],
   ["SQL", "*.sql"],
   ["Markdown", "*.md"],
   ["YAML", "*.y*ml"],
@@ -130,7 +131,9 @@ function run(input) {
     report.push("", "## Where to start reading", "");
     for (const [name, text] of texts) {
       const title = /^# (.+)$/m.exec(text);
-      const about = name.startsWith("README") ? firstParagraph(text) : plural(text.split("\n").length, "line");
+      const about = name.startsWith("README")
+        ? firstParagraph(text)
+        : plural(text.split("\n").length, "line");
       report.push("- `" + name + "`" + (title ? " (" + title[1].trim() + ")" : "") + ": " + about);
     }
   }
@@ -139,7 +142,8 @@ function run(input) {
   if (definitions && definitions.length > 0) {
     findings.definitions = sum(definitions);
     report.push("", "## Functions and types", "");
-    report.push(plural(findings.definitions, "definition") + " in " + plural(definitions.length, "file") + ".");
+    const where = plural(definitions.length, "file");
+    report.push(plural(findings.definitions, "definition") + " in " + where + ".");
     report.push(...top(definitions));
   }
 
