@@ -10,10 +10,11 @@ import logging
 import os
 import platform
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Coroutine, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from events.embedded import EmbeddedServer
 from events.ids import random_hex
@@ -31,6 +32,8 @@ from loomcycle.live import LiveRuns
 from loomcycle.loading import Plans
 from loomcycle.lookups import Lookups
 from loomcycle.masking import Redaction
+from loomcycle.memory.seeding import apply_seeds, read_seeds
+from loomcycle.memory.store import RowStore
 from loomcycle.providers.registry import Registry, build_providers
 from loomcycle.readers import Readers
 from loomcycle.redaction import Redactor
@@ -41,8 +44,6 @@ from loomcycle.worker import Worker
 from projections.views import Views, ViewSettings
 
 log = logging.getLogger("loomcycle.runtime")
-
-StoreFactory = Callable[[str], "asyncio.Future[EventStore]"]
 
 
 @dataclass
@@ -110,12 +111,15 @@ async def _open(loaded: LoadedConfig, process: str, stack: AsyncExitStack) -> Ru
     redactor = Redactor.from_environment(loaded.environ)
     providers = build_providers(loaded.environ)
     stack.push_async_callback(providers.close)
+    rows = RowStore(
+        store.log, store.subjects, redactor=redactor, sweep_ms=environment.memory_sweep_ms
+    )
     services = Services(
         store=store,
         live=LiveRuns(store.live),
         plans=plans,
         providers=providers,
-        tools=builtin_tools(store, environment, redactor),
+        tools=builtin_tools(rows, environment),
         process=process,
         now_ns=time.time_ns,
         redaction=Redaction(redactor),
@@ -149,7 +153,7 @@ async def _open(loaded: LoadedConfig, process: str, stack: AsyncExitStack) -> Ru
 
     background: set[asyncio.Task[None]] = set()
 
-    def keep(work) -> None:  # type: ignore[no-untyped-def]
+    def keep(work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)
         background.add(task)
         task.add_done_callback(background.discard)
@@ -161,6 +165,7 @@ async def _open(loaded: LoadedConfig, process: str, stack: AsyncExitStack) -> Ru
     stack.push_async_callback(worker.stop)
     sweeper.start()
     stack.push_async_callback(sweeper.stop)
+    keep(_seed(rows, loaded))
     definitions = Definitions(loaded, providers, services.tools, plans, read_body=read_text)
     commands = RunCommands(
         services,
@@ -212,6 +217,15 @@ def read_text(path: str) -> str:
 def _user_cap(loaded: LoadedConfig) -> int:
     own = loaded.environment.max_concurrent_runs_per_user
     return loaded.config.concurrency.max_concurrent_runs_per_user if own is None else own
+
+
+async def _seed(rows: RowStore, loaded: LoadedConfig) -> None:
+    """Write ``memory.entries`` for every tenant that this configuration knows."""
+    tenants = {"", "default", *(principal.tenant for principal in loaded.principals)}
+    for tenant in sorted(tenants):
+        seeds, notes = read_seeds(loaded.config.memory.entries, tenant)
+        for note in [*notes, *await apply_seeds(rows, seeds, time.time_ns())]:
+            log.warning("%s", note)
 
 
 async def _limit(store: EventStore, total: int, per_user: int) -> None:

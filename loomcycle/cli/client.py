@@ -13,16 +13,19 @@ from typing import Any, NamedTuple
 import httpx
 
 from loomcycle.cli.errors import BadInvocation, CommandFailed
-from loomcycle.cli.sse import SseDecoder, SseEvent
+from loomcycle.cli.sse import SseDecoder
 
 GIVE_UP_S = 60.0
-"""Without a single frame for so long, although we tried to reconnect, the run counts as lost."""
+"""After so long without a connection the run counts as lost."""
+
+READ_TIMEOUT_S = 90.0
+"""Longer than the keepalive; a silent connection is then replaced, which loses nothing."""
 
 _FIRST_WAIT_S, _LAST_WAIT_S = 0.1, 2.0
 
 
 class Frame(NamedTuple):
-    """``body`` is the frame's JSON object; ``text`` the line it came in."""
+    """``body`` is the frame's JSON object, ``text`` the line it came in."""
 
     event: str
     id: str
@@ -37,64 +40,132 @@ class Request(NamedTuple):
     body: dict[str, Any]
 
 
-def start_request(agent: str, prompt: str, session: str) -> Request:
+class _Broken(Exception):
+    """The connection failed, or the server asked for patience: try again."""
+
+
+def start_request(agent: str, prompt: str, *, session: str = "", user_id: str = "") -> Request:
     """Start a run of ``agent``, or go on with ``session`` (its own agent answers then)."""
-    if not session:
-        return Request("/v1/runs", {"agent": agent, "prompt": prompt})
-    block = {"type": "trusted-text", "text": prompt}
-    body = {"segments": [{"role": "user", "content": [block]}]}
-    return Request(f"/v1/sessions/{session}/messages", body)
+    if session:
+        block = {"type": "trusted-text", "text": prompt}
+        body = {"segments": [{"role": "user", "content": [block]}]}
+        return Request(f"/v1/sessions/{session}/messages", body)
+    owner = {"user_id": user_id} if user_id else {}
+    return Request("/v1/runs", {"agent": agent, "prompt": prompt, **owner})
 
 
 class RunClient:
     """A server and a bearer token ("" for none)."""
 
     def __init__(self, target: str, token: str) -> None:
-        self.target = target.rstrip("/")
         headers = {"Authorization": f"Bearer {token}"} if token else {}
-        timeout = httpx.Timeout(10.0, read=None)
-        self._http = httpx.AsyncClient(base_url=self.target, headers=headers, timeout=timeout)
+        timeout = httpx.Timeout(10.0, read=READ_TIMEOUT_S)
+        self._http = httpx.AsyncClient(
+            base_url=target.rstrip("/"), headers=headers, timeout=timeout, trust_env=False
+        )
 
     async def close(self) -> None:
         await self._http.aclose()
 
-    async def status(self, agent_id: str) -> dict[str, Any]:
-        """The run's row. Raises httpx.HTTPError, CommandFailed."""
-        response = await self._http.get(f"/v1/agents/{agent_id}", timeout=10.0)
-        await _check(response)
-        row: dict[str, Any] = response.json()
-        return row
+    async def status(self, agent_id: str) -> str:
+        """The run's status as the server has it. Raises BadInvocation, CommandFailed."""
+        try:
+            response = await self._http.get(f"/v1/agents/{agent_id}", timeout=10.0)
+        except httpx.HTTPError as error:
+            raise _unreachable(error) from None
+        if response.status_code != 200:
+            raise _refused(response)
+        return str(response.json()["status"])
 
     async def follow(self, request: Request) -> AsyncIterator[Frame]:
-        """All frames up to the terminal one.
+        """All frames up to the end of the run.
 
         Raises BadInvocation when the server refuses the request, CommandFailed when it cannot
         be reached or the run is lost.
         """
+        handle: dict[str, Any] = {}
+        last = Frame("", "", "", {})
+        try:
+            async for last in self._frames("POST", request.path, "", request.body):
+                if last.event == "agent":
+                    handle = last.body
+                yield last
+        except _Broken as failure:
+            if not handle:
+                raise CommandFailed(str(failure)) from None
+        if not handle:
+            raise CommandFailed(f"{self._http.base_url}{request.path}: the stream had no run")
+        async for frame in self._rest(handle, last):
+            yield frame
+
+    async def _rest(self, handle: dict[str, Any], last: Frame) -> AsyncIterator[Frame]:
+        """What is missing after ``last``, over as many connections as it takes."""
+        path = f"/v1/runs/{handle['run_id']}/stream"
         loop = asyncio.get_running_loop()
-        run_id, last_id, ended = "", "", False
-        wait, alive_at = _FIRST_WAIT_S, loop.time()
-        failure: Exception | None = None
-        while not ended:
-            sent = await self._open(request, run_id, last_id)
+        wait, connected_at = _FIRST_WAIT_S, loop.time()
+        while not _ends(last):
             try:
-                async for event in sent:
-                    frame = Frame(event.event, event.id, event.data, _object(event.data))
-                    if run_id and frame.event == "agent":
-                        continue
-                    run_id = frame.body.get("run_id", run_id) if not run_id else run_id
-                    last_id, wait, alive_at = event.id, _FIRST_WAIT_S, loop.time()
-                    ended = is_terminal(frame)
-                    yield frame
-            except httpx.HTTPError as error:
-                failure = error
-            if ended:
-                return
-            if not run_id:
-                raise self._unreachable(failure)
-            if loop.time() - alive_at > GIVE_UP_S:
-                raise CommandFailed(f"{self.target}: run {run_id} gave no sign for 60 s: {failure}")
-            if await self._is_over(run_id, last_id):
-                return
+                async for frame in self._frames("GET", path, last.id, None):
+                    wait, connected_at = _FIRST_WAIT_S, loop.time()
+                    if frame.event != "agent":
+                        last = frame
+                        yield frame
+                if await self.status(handle["agent_id"]) != "running":
+                    return
+            except _Broken as failure:
+                if loop.time() - connected_at > GIVE_UP_S:
+                    raise CommandFailed(f"run {handle['run_id']} is lost: {failure}") from None
             await asyncio.sleep(wait)
             wait = min(wait * 2, _LAST_WAIT_S)
+
+    async def _frames(
+        self, method: str, path: str, last_id: str, body: dict[str, Any] | None
+    ) -> AsyncIterator[Frame]:
+        """The frames of one connection. Raises _Broken, BadInvocation, CommandFailed."""
+        headers = {"Last-Event-ID": last_id} if last_id else {}
+        decoder = SseDecoder(last_id)
+        try:
+            async with self._http.stream(method, path, json=body, headers=headers) as response:
+                if response.status_code != 200:
+                    await response.aread()
+                    if method == "GET" and response.status_code >= 500:
+                        raise _Broken(str(_refused(response)))
+                    raise _refused(response)
+                async for text in response.aiter_text():
+                    for event in decoder.feed(text):
+                        yield Frame(event.event, event.id, event.data, _object(event.data))
+        except httpx.HTTPError as error:
+            raise _Broken(str(_unreachable(error))) from None
+
+
+def _ends(frame: Frame) -> bool:
+    """An ``error`` ends a run unless another frame follows it on the same stream."""
+    return frame.event in ("done", "error")
+
+
+def _object(text: str) -> dict[str, Any]:
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def _unreachable(error: httpx.HTTPError) -> CommandFailed:
+    return CommandFailed(f"{error.request.url}: {str(error) or type(error).__name__}")
+
+
+def _refused(response: httpx.Response) -> CommandFailed:
+    kind = BadInvocation if 400 <= response.status_code < 500 else CommandFailed
+    if response.status_code == 409:
+        kind = CommandFailed
+    return kind(f"{response.request.url}: {error_text(response.text)}")
+
+
+def error_text(body: str) -> str:
+    """``<message> (<error>)`` or ``<error>`` of a JSON body, else its first 200 characters."""
+    fields = _object(body)
+    error, message = fields.get("error"), fields.get("message")
+    if error:
+        return f"{message} ({error})" if message else str(error)
+    return str(message or body[:200].strip() or "empty response")

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from events.log import EventStore
 from loomcycle.config.variables import Environment
 from loomcycle.memory.store import RowStore
-from loomcycle.redaction import Redactor
 from loomcycle.tools.base import Tool
 from loomcycle.tools.context import Context
 from loomcycle.tools.glob import Glob
@@ -14,21 +12,14 @@ from loomcycle.tools.memory import Memory
 from loomcycle.tools.read import Read
 
 
-def builtin_tools(
-    store: EventStore, environment: Environment, redactor: Redactor
-) -> dict[str, Tool]:
+def builtin_tools(rows: RowStore, environment: Environment) -> dict[str, Tool]:
     """Every tool that this version has, by name."""
     tools: list[Tool] = [
         Read(),
         Grep(),
         Glob(),
         Memory(
-            RowStore(
-                store.log,
-                store.subjects,
-                redactor=redactor,
-                sweep_ms=environment.memory_sweep_ms,
-            ),
+            rows,
             max_value_bytes=environment.memory_max_value_bytes,
             max_scope_bytes=environment.memory_max_scope_bytes,
         ),

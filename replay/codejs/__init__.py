@@ -1,9 +1,9 @@
 """The host of code-js agents: a run whose decisions come from a JavaScript program.
 
 What must not break here: a program and a list of recorded calls always give the same outcome;
-program code reaches nothing but its tools, and no program code ever runs outside the limits
-(so: no host function inside the sandbox, and no JavaScript value read by the wrapper except
-one JSON text made by the prelude). No clock, no randomness, no I/O, no await.
+program code reaches nothing but its tools, and never runs outside the limits (so: no host
+function inside the sandbox, and no JavaScript value read by the wrapper except one JSON text of
+the prelude). No randomness, no I/O, no await; the one clock read only bounds work.
 """
 
 from replay.codejs.interpreter import Interpreter

@@ -92,9 +92,10 @@ class Interpreter:
         """Replay all ``recorded`` calls of the run and answer what the program does next.
 
         ``time_limit_s`` is what is left of the run's budget, in seconds, at the start. It is
-        enforced as CPU time of the process. ``cancelled_because`` answers the cause once the
-        run is cancelled; it is asked between attempts, from the calling thread. Blocks the
-        calling thread, without the interpreter lock, while JavaScript executes.
+        enforced as CPU time of the process, so the caller still compares the outcome's arrival
+        with its own clock. ``cancelled_because`` answers the cause once the run is cancelled; it
+        is asked between attempts, from the calling thread. Blocks the calling thread, without
+        the interpreter lock, while JavaScript executes; call it from a thread.
         """
         if time_limit_s <= 0:
             return timed_out(self.program.budget_s)
@@ -105,7 +106,7 @@ class Interpreter:
             outcome = self._attempt(time_s)
             if outcome is not None:
                 return self._unless_cancelled(outcome, cancelled_because)
-        return timed_out(self.program.budget_s)
+        return self._unless_cancelled(timed_out(self.program.budget_s), cancelled_because)
 
     def close(self) -> None:
         """Forget the recorded calls. The next :meth:`advance` is as good as the first."""

@@ -275,6 +275,50 @@ def test_a_read_sees_what_another_process_just_wrote() -> None:
     play(story)
 
 
+def test_a_read_never_goes_back_while_a_lost_race_is_folded() -> None:
+    """The writer reads again what a reader of its process has folded already."""
+
+    async def story() -> None:
+        appending, asked, released = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        reading: list[asyncio.Task[bytes]] = []
+        pages = [0]
+
+        async def value() -> bytes:
+            row = await here.get(ADDRESS, "k", NOW)
+            return row.value if row is not None else b""
+
+        async def steps(client: str, operation: str) -> Fault | None:
+            if client == "b" or not appending.is_set():
+                return None
+            if operation == "log.append":
+                for number in range(READ_PAGE + 1):
+                    await incr(there, f"there{number}")
+                appending.clear()
+                await value()
+                appending.set()
+                reading.append(asyncio.create_task(value()))
+                await asked.wait()
+            if operation == "log.last:after" and not asked.is_set():
+                asked.set()
+                await released.wait()
+            if operation == "log.read":
+                pages[0] += 1
+                if pages[0] == 2:
+                    released.set()
+                    await asyncio.wait(reading)
+                    appending.clear()
+            return None
+
+        server = MemoryServer(steps)
+        here, there = rows_of(server.connect("a")), rows_of(server.connect("b"))
+        await incr(here, "e1")
+        appending.set()
+        assert await incr(here, "e2") == b'{"value":%d}' % (READ_PAGE + 3)
+        assert reading[0].result() == b"%d" % (READ_PAGE + 2)
+
+    play(story)
+
+
 def test_a_warm_call_costs_one_round_trip() -> None:
     async def story() -> None:
         watched = Faulty()
@@ -339,6 +383,24 @@ def test_calls_give_up_together_and_say_that_nothing_was_stored() -> None:
             await rows.get(ADDRESS, "k", NOW)
         server.restore("a")
         assert await incr(rows, "e2") == b'{"value":2}'
+
+    play(story)
+
+
+def test_calls_that_waited_for_others_too_long_do_not_wait_again() -> None:
+    async def story() -> None:
+        async def never_answers(client: str, operation: str) -> Fault | None:
+            if operation != "log.append":
+                return None
+            await asyncio.sleep(5)
+            return Fault.UNKNOWN_LOST
+
+        loop = asyncio.get_running_loop()
+        rows = rows_of(MemoryServer(never_answers).connect("a"))
+        calls = [incr(rows, f"e{number}") for number in range(20)]
+        failures = await asyncio.gather(*calls, return_exceptions=True)
+        assert all(isinstance(failure, MemoryUnavailable) for failure in failures)
+        assert loop.time() < PATIENCE_S + 6
 
     play(story)
 

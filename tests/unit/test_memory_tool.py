@@ -429,6 +429,15 @@ async def test_a_value_may_have_exactly_its_cap(make_agent: MakeAgent) -> None:
     await agent.ok("bounded_list", key="l", value=2345678, limit=1)
 
 
+async def test_merge_caps_what_comes_in_and_not_only_the_result(make_agent: MakeAgent) -> None:
+    agent = await make_agent(max_value_bytes=10)
+    text, is_error = await agent.raw(
+        b'{"op":"merge","scope":"user","key":"m","value":{"a":      1}}'
+    )
+    assert is_error
+    assert "exceeds max" in text
+
+
 async def test_a_scope_may_be_filled_exactly_to_its_quota(make_agent: MakeAgent) -> None:
     agent = await make_agent(max_scope_bytes=20)
     await agent.ok("set", key="é", value="x" * 16)
