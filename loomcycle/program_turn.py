@@ -21,7 +21,7 @@ from events.vocabulary import (
 )
 from loomcycle.journal import RunJournal
 from loomcycle.services import Services
-from replay.codejs import Failed, Finished, Interpreter
+from replay.codejs import Failed, Finished, Interpreter, timed_out
 from replay.codejs import ToolCall as ProgramCall
 from replay.machine import CallModel
 from replay.program import CODE_MODEL, RecordedCalls, call_id, program_hash, program_of
@@ -44,12 +44,13 @@ class ProgramTurn:
         """Stage the turn's events."""
         journal, state = self._journal, self._journal.state
         asked = program_hash(state, self._program)
-        spent_s = (self._services.now_ns() - state.started_ns) / 1e9
         outcome = await asyncio.to_thread(
             self._interpreter.advance,
             self._calls.of(state),
-            time_limit_s=self._program.budget_s - spent_s,
+            time_limit_s=self._remaining_s(),
         )
+        if isinstance(outcome, ProgramCall) and self._remaining_s() <= 0:
+            outcome = timed_out(self._program.budget_s)
         match outcome:
             case Failed():
                 journal.stage(
@@ -82,3 +83,8 @@ class ProgramTurn:
                 stop_reason="tool_use" if isinstance(outcome, ProgramCall) else "end_turn",
             )
         )
+
+    def _remaining_s(self) -> float:
+        """Wall-clock seconds that are left of the run's budget."""
+        spent_s = (self._services.now_ns() - self._journal.state.started_ns) / 1e9
+        return self._program.budget_s - spent_s

@@ -9,6 +9,7 @@ import asyncio
 import logging
 import os
 import platform
+import threading
 import time
 from collections.abc import Coroutine, Sequence
 from contextlib import AsyncExitStack
@@ -44,6 +45,9 @@ from loomcycle.worker import Worker
 from projections.views import Views, ViewSettings
 
 log = logging.getLogger("loomcycle.runtime")
+
+THREAD_STACK_BYTES = 16 << 20
+"""Programs of code-js agents recurse on the stack of the thread that runs them."""
 
 
 @dataclass
@@ -82,6 +86,7 @@ async def open_runtime(loaded: LoadedConfig, *, process: str = "") -> Runtime:
 
 async def _open(loaded: LoadedConfig, process: str, stack: AsyncExitStack) -> Runtime:
     config, environment = loaded.config, loaded.environment
+    threading.stack_size(THREAD_STACK_BYTES)
     data_dir = _directory(environment.data_dir)
     settings: dict[str, object] = {
         "prefix": config.log.prefix,

@@ -9,7 +9,15 @@ from typing import Any
 
 import msgspec
 from msgspec import Raw
-from msgspec.inspect import Field, ListType, StructType, Type, UnionType, VarTupleType
+from msgspec.inspect import (
+    Field,
+    ListType,
+    NoneType,
+    StructType,
+    Type,
+    UnionType,
+    VarTupleType,
+)
 
 _NULL = b"null"
 _members = msgspec.json.Decoder(dict[str, Raw]).decode
@@ -33,7 +41,11 @@ def _pruned(data: bytes, kind: Type) -> bytes:
         kept = {
             name: Raw(_pruned(bytes(value), fields[name].type))
             for name, value in _members(data).items()
-            if name in fields and bytes(value) != _NULL
+            if name in fields and (bytes(value) != _NULL or _nullable(fields[name].type))
         }
         return _encode(kept)
     return data
+
+
+def _nullable(kind: Type) -> bool:
+    return isinstance(kind, UnionType) and any(isinstance(own, NoneType) for own in kind.types)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from typing import Any, NamedTuple
 
 import httpx
@@ -77,7 +77,7 @@ class RunClient:
             raise _refused(response)
         return str(response.json()["status"])
 
-    async def follow(self, request: Request) -> AsyncIterator[Frame]:
+    async def follow(self, request: Request) -> AsyncGenerator[Frame, None]:
         """All frames up to the end of the run.
 
         Raises BadInvocation when the server refuses the request, CommandFailed when it cannot
@@ -98,7 +98,7 @@ class RunClient:
         async for frame in self._rest(handle, last):
             yield frame
 
-    async def _rest(self, handle: dict[str, Any], last: Frame) -> AsyncIterator[Frame]:
+    async def _rest(self, handle: dict[str, Any], last: Frame) -> AsyncGenerator[Frame, None]:
         """What is missing after ``last``, over as many connections as it takes."""
         path = f"/v1/runs/{handle['run_id']}/stream"
         loop = asyncio.get_running_loop()
@@ -120,7 +120,7 @@ class RunClient:
 
     async def _frames(
         self, method: str, path: str, last_id: str, body: dict[str, Any] | None
-    ) -> AsyncIterator[Frame]:
+    ) -> AsyncGenerator[Frame, None]:
         """The frames of one connection. Raises _Broken, BadInvocation, CommandFailed."""
         headers = {"Last-Event-ID": last_id} if last_id else {}
         decoder = SseDecoder(last_id)

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import os
+import json
 import sys
 from contextlib import aclosing
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from loomcycle.cli.command import Command, config_option, server_options
 from loomcycle.cli.errors import BadInvocation, Quiet
+
+if TYPE_CHECKING:
+    from loomcycle.cli.client import Request
+    from loomcycle.cli.transcript import Transcript
 
 DEFAULT_TARGET = "http://127.0.0.1:8787"
 
@@ -22,7 +27,7 @@ DEFAULT_TARGET = "http://127.0.0.1:8787"
         'loomcycle run triage --prompt "The printer is on fire"',
         "git diff | loomcycle run reviewer",
         'loomcycle run --session s_0123456789abcdef --prompt "And now shorter"',
-        "loomcycle run triage --prompt hello --json | jq -c .type",
+        "loomcycle run triage --prompt hello --json | jq -c .event",
     ],
 )
 @click.argument("agent", required=False, default="")
@@ -31,7 +36,7 @@ DEFAULT_TARGET = "http://127.0.0.1:8787"
 @click.option("--user", metavar="ID", default="", help="User id of the run (open servers only).")
 @config_option
 @server_options
-@click.option("--json", "as_json", is_flag=True, help="One frame per line, as the server sent it.")
+@click.option("--json", "as_json", is_flag=True, help="One frame per line: {event, id, data}.")
 def run(
     agent: str,
     prompt: str | None,
@@ -60,9 +65,9 @@ def run(
     from loomcycle.cli.client import start_request
 
     request = start_request(agent, _prompt(prompt), session=session, user_id=user)
-    code = asyncio.run(_follow(target or DEFAULT_TARGET, token or "", request, as_json=as_json))
-    if code:
-        raise Quiet(code)
+    shown = asyncio.run(perform(target or DEFAULT_TARGET, token or "", request, as_json=as_json))
+    if not shown.completed:
+        raise Quiet(1)
 
 
 def _prompt(given: str | None) -> str:
@@ -90,22 +95,32 @@ def _from_config(
     return target or listening, token or environment.auth_token
 
 
-async def _follow(target: str, token: str, request: object, *, as_json: bool) -> int:
-    from loomcycle.cli.client import Request, RunClient
+async def perform(
+    target: str, token: str, request: Request, *, as_json: bool = False
+) -> Transcript:
+    """Make the run and show it on stdout and stderr.
+
+    Raises BadInvocation when it is refused, CommandFailed when the server is lost.
+    """
+    from loomcycle.cli.client import RunClient
     from loomcycle.cli.transcript import Transcript, standard_view
 
-    assert isinstance(request, Request)
-    transcript = Transcript(standard_view())
+    view = standard_view()
+    transcript = Transcript(view)
     client = RunClient(target, token)
     try:
         async with aclosing(client.follow(request)) as frames:
             async for frame in frames:
                 if as_json:
-                    print(frame.text, flush=True)
-                transcript.show(frame)
-        return 0
+                    line = {"event": frame.event, "id": frame.id, "data": frame.body}
+                    print(json.dumps(line, ensure_ascii=False), flush=True)
+                    transcript.note(frame)
+                else:
+                    transcript.show(frame)
+        if not transcript.completed and not transcript.error:
+            status = await client.status(transcript.agent_id)
+            transcript.completed = status == "completed"
+            view.note(f"the run is {status}")
     finally:
         await client.close()
-
-
-_ = os
+    return transcript

@@ -83,7 +83,7 @@ def view_for(out: TextIO, err: TextIO) -> View:
 
 
 class Transcript:
-    """Feed it frames in order; ``failed`` and the ids are known afterwards."""
+    """Feed it frames in order; how the run ended, and its ids, are known afterwards."""
 
     def __init__(self, view: View) -> None:
         self._view = view
@@ -92,15 +92,22 @@ class Transcript:
         self.error = ""
 
     def show(self, frame: Frame) -> None:
-        """Write one frame; unknown events are skipped."""
+        """Write one frame and note what it says; unknown events are skipped."""
+        self.note(frame)
         show = _SHOWN.get(frame.event)
         if show is not None:
             show(self, frame.body)
 
+    def note(self, frame: Frame) -> None:
+        """Take in a frame without showing it."""
+        self.completed = frame.event == "done"
+        self.error = str(frame.body.get("error", "")) if frame.event == "error" else ""
+        if frame.event == "agent":
+            self.run_id = str(frame.body.get("run_id", ""))
+            self.session_id = str(frame.body.get("session_id", ""))
+            self.agent_id = str(frame.body.get("agent_id", ""))
+
     def _agent(self, body: dict[str, Any]) -> None:
-        self.run_id = str(body.get("run_id", ""))
-        self.session_id = str(body.get("session_id", ""))
-        self.agent_id = str(body.get("agent_id", ""))
         self._view.note(f"run {self.run_id} in session {self.session_id}", "dim")
 
     def _text(self, body: dict[str, Any]) -> None:
@@ -134,7 +141,6 @@ class Transcript:
         )
 
     def _done(self, body: dict[str, Any]) -> None:
-        self.completed = True
         usage = body.get("usage", {})
         stop = body.get("stop_reason") or "done"
         model = f", {usage['model']}" if usage.get("model") else ""
@@ -145,7 +151,6 @@ class Transcript:
         )
 
     def _error(self, body: dict[str, Any]) -> None:
-        self.error = str(body.get("error", ""))
         self._view.note(f"error: {self.error}", "bold red")
 
 

@@ -78,6 +78,7 @@ class Interpreter:
             float(fnv1a_32(program.seed)),  # the wrapper cuts integers to 32 bits
             float(program.started_ms),
         )
+        self._slice_s = _FIRST_SLICE_S
         self._seen: list[Call] = []
         self._journal: list[str | int] = []
         self._journal_size = 0
@@ -100,11 +101,12 @@ class Interpreter:
         if time_limit_s <= 0:
             return timed_out(self.program.budget_s)
         self._feed(recorded)
-        for time_s in _slices(min(time_limit_s, _LONGEST_TIME_S)):
+        for time_s in _slices(self._slice_s, min(time_limit_s, _LONGEST_TIME_S)):
             if (cause := cancelled_because()) is not None:
                 return cancelled(cause)
             outcome = self._attempt(time_s)
             if outcome is not None:
+                self._slice_s = max(_FIRST_SLICE_S, time_s)
                 return self._unless_cancelled(outcome, cancelled_because)
         return self._unless_cancelled(timed_out(self.program.budget_s), cancelled_because)
 
@@ -211,12 +213,11 @@ def _report(host: quickjs.Object) -> list[Any]:
         return ["running", False, "an exception that cannot be converted to text"]
 
 
-def _slices(time_limit_s: float) -> Iterator[float]:
-    """Attempts of growing length that add up to the limit.
+def _slices(length: float, time_limit_s: float) -> Iterator[float]:
+    """Attempts of growing length, from what the last turn needed, that add up to the limit.
 
     The first are short so that a cancellation is seen soon; the last has three quarters.
     """
-    length = _FIRST_SLICE_S
     while length * _SLICE_GROWTH < time_limit_s:
         yield length
         time_limit_s -= length

@@ -85,11 +85,11 @@ class Deployment:
         *,
         port: int = 0,
         workers: int = 1,
-        command: Sequence[str] = SERVE,
+        command: Sequence[str] = (),
         environ: Mapping[str, str] | None = None,
     ) -> Server:
         """Start a server and return at once. Port 0: a free one."""
-        server = Server(self, port or free_port(), workers, command, environ or {})
+        server = Server(self, port or free_port(), workers, command or SERVE, environ or {})
         self.servers.append(server)
         return server
 

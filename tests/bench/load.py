@@ -12,6 +12,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Sequence
+from typing import cast
 
 import msgspec
 import uvloop
@@ -36,7 +37,7 @@ class Job(Struct, kw_only=True):
     window_s: float = 3.0
     warmup_s: float = 1.0
     runs: int = 0
-    body: dict[str, str] = {"agent": "plain", "prompt": "hi"}
+    agent: str = "plain"
     groups: dict[str, list[int]] = {}
 
 
@@ -64,18 +65,18 @@ class _Client(asyncio.Protocol):
 
     def __init__(self, generator: _Generator) -> None:
         self._generator = generator
-        self._transport: asyncio.Transport | None = None
+        self._transport: asyncio.WriteTransport | None = None
         self._parts: list[bytes] = []
         self._began = 0.0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast(asyncio.WriteTransport, transport)
         self._next()
 
     def data_received(self, data: bytes) -> None:
         self._parts.append(data)
-        if not data.endswith(_END_OF_CHUNKS) and not self._is_refusal():
+        end = data if len(data) >= len(_END_OF_CHUNKS) else b"".join(self._parts)
+        if not end.endswith(_END_OF_CHUNKS) and not self._is_refusal():
             return
         answer = b"".join(self._parts)
         self._parts.clear()
@@ -96,6 +97,8 @@ class _Client(asyncio.Protocol):
 
     def _is_refusal(self) -> bool:
         """Whether a whole answer with a known length is here: it is no stream."""
+        if self._parts[0].startswith(b"HTTP/1.1 200"):
+            return False
         head, found, body = b"".join(self._parts).partition(b"\r\n\r\n")
         if not found:
             return False
@@ -112,7 +115,7 @@ class _Client(asyncio.Protocol):
 
 class _Generator:
     def __init__(self, job: Job) -> None:
-        body = json.dumps(job.body).encode()
+        body = json.dumps({"agent": job.agent, "prompt": "hi"}).encode()
         self.request = (
             b"POST /v1/runs HTTP/1.1\r\nhost: bench\r\ncontent-type: application/json\r\n"
             b"content-length: %d\r\n\r\n%b" % (len(body), body)

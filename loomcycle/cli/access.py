@@ -1,0 +1,100 @@
+"""The log of a data directory or a NATS server, for commands that read it without a server.
+
+Joins the nats-server of a running ``serve``, or starts one on the data directory for the time
+of the command. Appends nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from events.commit import JournalError, decode
+from events.embedded import EmbeddedServer, EmbeddedServerError
+from events.log import EventStore, LogError
+from events.nats_store import connect
+from events.seals import load_master_key
+from loomcycle.cli.errors import BadInvocation, CommandFailed
+from loomcycle.config.loaded import LoadedConfig
+from loomcycle.loading import opening
+
+T = TypeVar("T")
+
+PROCESS = "cli"
+
+
+@dataclass(frozen=True)
+class LogAccess:
+    """``open_store`` makes one more connection, for code with a loop of its own."""
+
+    store: EventStore
+    open_store: Callable[[], Awaitable[EventStore]]
+
+
+@asynccontextmanager
+async def open_log(loaded: LoadedConfig) -> AsyncIterator[LogAccess]:
+    """Raises BadInvocation when there is no log, EmbeddedServerError, LogError."""
+    environment = loaded.environment
+    data_dir = Path(environment.data_dir)
+    servers = list(environment.nats_servers)
+    embedded: EmbeddedServer | None = None
+    token: str | None = None
+    if not servers:
+        if not (data_dir / "nats").is_dir():
+            raise BadInvocation(
+                f"{data_dir} holds no log: set LOOMCYCLE_DATA_DIR to a server's data directory,"
+                " or LOOMCYCLE_NATS_URL to its NATS server"
+            )
+        embedded = await EmbeddedServer.start(data_dir, sync=loaded.config.log.sync)
+        servers, token = [embedded.url], embedded.token
+    master_key = load_master_key(data_dir, environment.master_key)
+
+    async def open_store() -> EventStore:
+        return await connect(
+            servers,
+            master_key=master_key,
+            name=PROCESS,
+            prefix=loaded.config.log.prefix,
+            token=token,
+            credentials=environment.nats_creds or None,
+        )
+
+    try:
+        store = await open_store()
+        try:
+            yield LogAccess(store, open_store)
+        finally:
+            await store.close()
+    finally:
+        if embedded is not None:
+            await embedded.stop()
+
+
+def run_with_log(work: Coroutine[Any, Any, T]) -> T:
+    """``asyncio.run`` where the log's errors end the command. Raises CommandFailed."""
+    try:
+        return asyncio.run(work)
+    except (EmbeddedServerError, LogError, JournalError) as error:
+        raise CommandFailed(str(error)) from None
+
+
+def journal_filter(store: EventStore, run_id: str) -> str:
+    """The subject of a run's journal, whatever its tenant."""
+    tokens = store.subjects.journal("", run_id).split(".")
+    tokens[3] = "*"
+    return ".".join(tokens)
+
+
+async def tenant_of(store: EventStore, run_id: str) -> str:
+    """The tenant a run belongs to. Raises BadInvocation for an unknown run."""
+    found = await store.log.read(journal_filter(store, run_id), limit=1)
+    if not found:
+        raise BadInvocation(f'the log holds no run "{run_id}"')
+    started = opening(decode(found[0].data, found[0].seq))
+    if started is not None:
+        return started.tenant
+    return store.subjects.parse(found[0].subject).tenant

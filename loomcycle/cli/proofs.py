@@ -1,0 +1,140 @@
+"""Proofs of runs as stored: reads journals, plans and earlier runs, and prints each verdict."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+
+import click
+
+from events.commit import JournalError
+from events.log import EventStore
+from events.streams import RUNS
+from events.vocabulary import RunStarted
+from loomcycle.cli.access import open_log, tenant_of
+from loomcycle.cli.errors import BadInvocation
+from loomcycle.cli.progress import Bar
+from loomcycle.config.loaded import LoadedConfig
+from loomcycle.loading import NO_PLAN, Plans, opening, read_commits, session_history
+from replay.conversation import Message
+from replay.verify import Report
+from replay.verify import verify as verify_journal
+
+
+async def prove_one(loaded: LoadedConfig, run_id: str, tenant: str | None) -> bool:
+    """Prove one run and print the verdict. Raises BadInvocation for an unknown run."""
+    async with open_log(loaded) as access:
+        store = access.store
+        known = await tenant_of(store, run_id) if tenant is None else tenant
+        with Bar(f"replaying {run_id}") as bar:
+            report = await prove(store, Plans(store), known, run_id, bar)
+        click.echo(verdict(report))
+        return report.ok
+
+
+async def prove_all(loaded: LoadedConfig) -> bool:
+    """Prove every run of the log; print each that is not proven, and the sum."""
+    tally = _Tally()
+    async with open_log(loaded) as access:
+        plans = Plans(access.store)
+        runs = await all_runs(access.store)
+        with Bar("replaying runs") as bar:
+            for done, (tenant, run_id) in enumerate(runs, 1):
+                tally.add(await prove(access.store, plans, tenant, run_id))
+                bar.at(done, len(runs))
+    for report in tally.refuted:
+        click.echo(verdict(report))
+    click.echo(tally.summary())
+    return not tally.refuted
+
+
+async def prove(
+    store: EventStore, plans: Plans, tenant: str, run_id: str, bar: Bar | None = None
+) -> Report:
+    """Read one run and verify it, off the event loop. A journal that cannot be read is refuted."""
+    try:
+        commits = await read_commits(store, tenant, run_id)
+        if not commits:
+            raise BadInvocation(f'tenant "{tenant}" has no run "{run_id}"')
+        started = opening(commits[0])
+        plan = await plans.get(started.plan) if started is not None else NO_PLAN
+        history = await _history(store, plans, tenant, started)
+    except JournalError as error:
+        return _unreadable(run_id, str(error))
+    except KeyError as missing:
+        return _unreadable(run_id, f"plan {missing.args[0]} is missing")
+
+    def progress(done: int) -> None:
+        if bar is not None:
+            bar.at(done, len(commits))
+
+    return await asyncio.to_thread(verify_journal, plan, commits, history, progress=progress)
+
+
+async def _history(
+    store: EventStore, plans: Plans, tenant: str, started: RunStarted | None
+) -> list[Message]:
+    if started is None or not started.continues or started.previous is None:
+        return []
+    return await session_history(store, plans, tenant, started.previous)
+
+
+def _unreadable(run_id: str, difference: str) -> Report:
+    return Report(
+        run=run_id, commits=0, events=0, effects=0, complete=False, difference=difference
+    )
+
+
+async def all_runs(store: EventStore) -> list[tuple[str, str]]:
+    """(tenant, run id) of every run in the log, in the order they began within each stream."""
+    ends = await store.log.ends([spec.name for spec in RUNS])
+    found: dict[tuple[str, str], None] = {}
+    for spec in RUNS:
+        end = ends[spec.name]
+        if end <= spec.first_seq:
+            continue
+        async for batch in store.log.tail(spec.name):
+            for message in batch:
+                place = store.subjects.parse(message.subject)
+                if place.kind == "journal":
+                    found.setdefault((place.tenant, place.run_id))
+            if batch[-1].seq >= end:
+                break
+    return list(found)
+
+
+def verdict(report: Report) -> str:
+    """One line about one journal."""
+    if not report.ok:
+        return f"{report.run}: NOT proven after {report.commits} commit(s): {report.difference}"
+    unfinished = "" if report.complete else "; the run has not ended yet"
+    return (
+        f"{report.run}: proven: {report.commits} commits, {report.events} events,"
+        f" {report.effects} effects derived again and equal{unfinished}"
+    )
+
+
+@dataclass
+class _Tally:
+    runs: int = 0
+    commits: int = 0
+    events: int = 0
+    effects: int = 0
+    unfinished: int = 0
+    refuted: list[Report] = field(default_factory=list)
+
+    def add(self, report: Report) -> None:
+        self.runs += 1
+        self.commits += report.commits
+        self.events += report.events
+        self.effects += report.effects
+        self.unfinished += report.ok and not report.complete
+        if not report.ok:
+            self.refuted.append(report)
+
+    def summary(self) -> str:
+        proven = self.runs - len(self.refuted)
+        return (
+            f"{proven} of {self.runs} runs proven ({self.unfinished} of them not ended yet):"
+            f" {self.commits} commits, {self.events} events, {self.effects} effects"
+        )
