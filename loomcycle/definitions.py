@@ -135,6 +135,7 @@ class Definitions:
             memory_quota_bytes=agent.memory_quota_bytes,
             volumes=bind(agent.volumes, self._loaded.config.volumes),
             allowed_tools=agent.allowed_tools,
+            extra=_gates(agent),
         )
 
     def _model(self, agent: AgentConfig, user_tier: str) -> tuple[str, str]:
@@ -164,6 +165,27 @@ class Definitions:
             body = self._read_body(body_path(self._loaded.environment.code_agents_root, agent))
             self._bodies[agent] = body
         return body
+
+
+GATES = (
+    "compaction",
+    "channels",
+    "sql_scopes",
+    "agent_def_scopes",
+    "skill_def_scopes",
+    "evaluation_scopes",
+    "history_scope",
+)
+"""Fields of an agent that single tools read from ``RunPlan.extra`` (tools.md section 1.5)."""
+
+
+def _gates(agent: AgentConfig) -> dict[str, Raw]:
+    plain = AgentConfig()
+    return {
+        name: Raw(msgspec.json.encode(getattr(agent, name)))
+        for name in GATES
+        if getattr(agent, name) != getattr(plain, name)
+    }
 
 
 def merge_sampling(agent: AgentConfig, own: Sampling | None) -> Sampling:

@@ -212,6 +212,14 @@ def plain_input(call: Call, journal: RunJournal) -> bytes:
     return data
 
 
+def stored_form(data: bytes, journal: RunJournal) -> bytes:
+    """A tool's input as our own stores may keep it: exact values of this run masked."""
+    masker = journal.masker
+    if not isinstance(masker, RunMasker):
+        return data
+    return masker.redactor.redact_json(data, exact_only=True)[0]
+
+
 class Redaction:
     """Hands out maskers; credentials of a run are masked wherever they appear."""
 

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 
 from events.vocabulary import ToolResult, ToolStarted, ToolUse
 from loomcycle.journal import RunJournal
-from loomcycle.masking import plain_input
+from loomcycle.masking import plain_input, stored_form
 from loomcycle.services import Services
 from loomcycle.tools.base import CallContext, Repeat, Tool, ToolOutput
 from replay.machine import CODE_PROVIDER, CallTools
@@ -91,8 +91,11 @@ class ToolTurn:
                 await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _call(self, call: Call, tool: Tool) -> ToolOutput:
+        given = plain_input(call, self._journal)
+        if tool.repeat is Repeat.OWN_STORE:
+            given = stored_form(given, self._journal)
         try:
-            return await tool.call(plain_input(call, self._journal), self._context(call))
+            return await tool.call(given, self._context(call))
         except Exception as cause:
             return ToolOutput(f"{call.name} failed: {type(cause).__name__}: {cause}", True)
 

@@ -7,6 +7,7 @@ import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Any
 
+import hypothesis
 import pytest
 import pytest_asyncio
 
@@ -16,6 +17,12 @@ from events.nats_api import Api
 from events.nats_link import open_link
 from events.nats_store import connect
 from events.streams import STREAMS
+
+# The first use of st.text() builds a Unicode table, and CI machines are busy.
+hypothesis.settings.register_profile(
+    "busy", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.load_profile("busy")
 
 OpenStore = Callable[..., Awaitable[EventStore]]
 

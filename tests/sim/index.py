@@ -1,0 +1,107 @@
+"""What the views know of runs, folded from the streams as each commit is stored.
+
+Stands in for ``projections/`` (tested elsewhere) behind the same questions; also the book in
+which the checks look things up at the end. It reads the server's memory and is never wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from events.commit import Commit, decode
+from events.log import EventStore
+from events.memory_store import MemoryServer
+from events.streams import RUN_STREAM_NAMES
+from events.vocabulary import Event, RunFinished, RunStarted, RunWithdrawn
+from loomcycle.auth import Principal
+from projections.rows import Session
+
+
+@dataclass
+class RunRow:
+    """``born`` and ``ended`` count stored commits of all runs; ``ended`` 0 means running."""
+
+    id: str
+    tenant: str
+    started: RunStarted | None
+    owner: str
+    born: int
+    last_commit: int = 0
+    last_commit_ns: int = 0
+    ended: int = 0
+    status: str = ""
+    error: str = ""
+    commits: list[Commit] = field(default_factory=list)
+
+    def events(self) -> list[Event]:
+        return [r.event for c in self.commits for r in c.records() if isinstance(r.event, Event)]
+
+
+class Index:
+    """All runs of the server. ``on_commit`` is told of each commit and the owner before it."""
+
+    def __init__(self, server: MemoryServer, on_commit: Callable[[RunRow, Commit, str], None]):
+        self.runs: dict[str, RunRow] = {}
+        self._server = server
+        self._on_commit = on_commit
+        self._seen = dict.fromkeys(RUN_STREAM_NAMES, 0)
+        self._stored = 0
+        for name in RUN_STREAM_NAMES:
+            self._seen[name] = server.stream(name).last_seq
+            server.stream(name).listeners.append(self._fold)
+
+    def _fold(self) -> None:
+        for name in RUN_STREAM_NAMES:
+            stream = self._server.stream(name)
+            if stream.last_seq <= self._seen[name]:
+                continue
+            for message in stream.after(self._seen[name], 1000):
+                self._seen[name] = message.seq
+                where = self._server.subjects.parse(message.subject)
+                if message.subject.endswith(".journal"):
+                    self._commit(where.tenant, decode(message.data, message.seq))
+
+    def _commit(self, tenant: str, commit: Commit) -> None:
+        self._stored += 1
+        row = self.runs.get(commit.run)
+        before = row.owner if row is not None else ""
+        if row is None:
+            first = commit.records()[0].event
+            started = first if isinstance(first, RunStarted) else None
+            row = RunRow(commit.run, tenant, started, commit.header.writer, self._stored)
+            self.runs[commit.run] = row
+        row.commits.append(commit)
+        row.owner = commit.header.writer
+        row.last_commit, row.last_commit_ns = commit.c, commit.header.events[0].ts
+        for record in commit.records():
+            match record.event:
+                case RunFinished(status=status, error=error):
+                    row.ended, row.status, row.error = self._stored, status, error
+                case RunWithdrawn(reason=reason):
+                    row.ended, row.status, row.error = self._stored, "withdrawn", reason
+        self._on_commit(row, commit, before)
+
+
+class SimLookups:
+    """The questions that commands, the sweeper and the gateway ask; each reads the log's ends."""
+
+    def __init__(self, store: EventStore, index: Index) -> None:
+        self._store, self._index = store, index
+
+    async def running(self) -> list[RunRow]:
+        await self._store.log.ends(RUN_STREAM_NAMES)
+        return [row for row in self._index.runs.values() if not row.ended]
+
+    async def run(self, principal: Principal, run_id: str) -> RunRow | None:
+        await self._store.log.ends(RUN_STREAM_NAMES[:1])
+        row = self._index.runs.get(run_id)
+        return row if row is not None and row.started is not None else None
+
+    async def session(self, principal: Principal, session_id: str) -> Session | None:
+        await self._store.log.ends(RUN_STREAM_NAMES[:1])
+        for row in self._index.runs.values():
+            facts = row.started
+            if facts is not None and facts.session == session_id:
+                return Session(session_id, row.tenant, facts.agent, facts.user_id, 0)
+        return None
