@@ -17,6 +17,8 @@ from events.vocabulary import SystemPrompt, UserInput, is_public
 
 _encode = msgspec.json.Encoder().encode
 
+_WITH_PAYLOAD = ("user_input", "system_prompt")
+
 
 class Frame(NamedTuple):
     """``seq`` orders frames; ``data`` is one line of JSON."""
@@ -95,11 +97,11 @@ def transcript_row(record: Record) -> TranscriptRow | None:
     """The transcript's row of ``record``; None for the kernel's own facts."""
     if not is_public(record.type):
         return None
-    event = record.event
-    if isinstance(event, UserInput | SystemPrompt):
-        return TranscriptRow(
-            record.seq, record.type, b'{"type":"%b"}' % record.type.encode(), _encode(event.payload)
-        )
+    if record.type in _WITH_PAYLOAD:
+        event = record.event
+        if isinstance(event, UserInput | SystemPrompt):
+            bare = b'{"type":"%b"}' % record.type.encode()
+            return TranscriptRow(record.seq, record.type, bare, _encode(event.payload))
     return TranscriptRow(record.seq, record.type, record.body, None)
 
 
