@@ -168,6 +168,8 @@ class RunFeed:
             while self._queue and not self.ended:
                 item = self._queue.popleft()
                 if isinstance(item, Delta):
+                    if item.after >= self._next_c:
+                        await self._catch_up(frames)
                     self._delta(item, frames)
                 else:
                     await self._commit(item, frames)
@@ -313,7 +315,7 @@ class RunFeed:
 
     def _delta(self, delta: Delta, frames: list[FeedFrame]) -> None:
         seq, attempt, offset = self._position
-        if self._next_c == 1 or delta.attempt < attempt:
+        if delta.after != self._next_c - 1 or delta.attempt < attempt:
             return
         if delta.attempt > attempt:
             if offset:

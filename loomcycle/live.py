@@ -16,15 +16,20 @@ from msgspec import Struct
 
 from events.commit import SEQ_PER_MESSAGE, Commit, CommitHeader, Record
 from events.log import Live
-from events.vocabulary import Event
+from events.vocabulary import Event, Retry
 
 
 class Delta(Struct, frozen=True):
-    """Text of the turn under way: code points ``start`` … of attempt ``attempt``."""
+    """Text of the turn under way: code points ``start`` … of attempt ``attempt``.
+
+    ``after`` is the number of the last commit that its writer made: the text of a writer that
+    lost the run, or of a turn whose beginning the reader missed, belongs nowhere.
+    """
 
     attempt: int
     start: int
     text: str
+    after: int
 
 
 class LiveCommit(NamedTuple):
@@ -43,10 +48,17 @@ class Reader(Protocol):
 
 @dataclass
 class _Topic:
+    """``written``: this process writes the run. The rest tells of the turn under way."""
+
     readers: list[Reader] = field(default_factory=list)
+    written: bool = False
     remote: bool = False
+    commit: int = 0
     attempt: int = 1
     text: str = ""
+
+    def so_far(self) -> Delta:
+        return Delta(self.attempt, 0, self.text, self.commit)
 
 
 _encode = msgspec.json.Encoder().encode
@@ -65,12 +77,14 @@ class LiveRuns:
     def opened(self, run_id: str, *, remote: bool) -> None:
         """This process begins to write ``run_id``; ``remote``: a reader waits elsewhere."""
         topic = self._topics.setdefault(run_id, _Topic())
+        topic.written = True
         topic.remote = topic.remote or remote
 
     def closed(self, run_id: str) -> None:
-        topic = self._topics.get(run_id)
-        if topic is not None and not topic.readers:
-            del self._topics[run_id]
+        """This process writes ``run_id`` no longer."""
+        topic = self._topics.pop(run_id, None)
+        if topic is not None and topic.readers:
+            self._topics[run_id] = _Topic(topic.readers)
 
     def commit(
         self, run_id: str, seq: int, header: CommitHeader, events: list[Event], data: bytes
@@ -78,7 +92,9 @@ class LiveRuns:
         topic = self._topics.get(run_id)
         if topic is None:
             return
-        topic.text = ""
+        topic.commit = header.c
+        if not all(isinstance(event, Retry) for event in events):
+            topic.text = ""
         if topic.readers:
             commit = LiveCommit(seq, header, events, data)
             for reader in topic.readers:
@@ -93,7 +109,7 @@ class LiveRuns:
             return
         if topic.attempt != attempt:
             topic.attempt, topic.text = attempt, ""
-        delta = Delta(attempt, len(topic.text), text)
+        delta = Delta(attempt, len(topic.text), text, topic.commit)
         topic.text += text
         for reader in topic.readers:
             reader.on_delta(delta)
@@ -107,7 +123,7 @@ class LiveRuns:
             return
         topic.remote = True
         if topic.text:
-            self._wire.publish(run_id, b"D" + _encode(Delta(topic.attempt, 0, topic.text)))
+            self._wire.publish(run_id, b"D" + _encode(topic.so_far()))
 
     # -- the readers' side
 
@@ -116,7 +132,7 @@ class LiveRuns:
         topic = self._topics.setdefault(run_id, _Topic())
         topic.readers.append(reader)
         if topic.text:
-            reader.on_delta(Delta(topic.attempt, 0, topic.text))
+            reader.on_delta(topic.so_far())
 
     def detach(self, run_id: str, reader: Reader) -> None:
         topic = self._topics.get(run_id)
@@ -124,7 +140,7 @@ class LiveRuns:
             return
         if reader in topic.readers:
             topic.readers.remove(reader)
-        if not topic.readers and not topic.text:
+        if not topic.readers and not topic.written:
             del self._topics[run_id]
 
     def readers(self, run_id: str) -> int:

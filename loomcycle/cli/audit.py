@@ -6,15 +6,17 @@ are masked in them.
 
 from __future__ import annotations
 
-import asyncio
-import signal
+import contextlib
 from collections.abc import Callable, Coroutine
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from loomcycle.cli.command import Group, config_option
+
+if TYPE_CHECKING:
+    from loomcycle.config.loaded import LoadedConfig
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -47,7 +49,8 @@ def log_run(
     """The journal of one run."""
     from loomcycle.cli.journals import show_run
 
-    _perform(show_run(_load(configs), run_id, tenant, follow=follow, as_json=as_json))
+    loaded = _load(configs)
+    _perform(show_run(loaded, run_id, tenant, follow=follow, as_json=as_json), follow)
 
 
 @log.command("session", examples=["loomcycle log session s_0123456789abcdef"])
@@ -57,29 +60,27 @@ def log_session(session_id: str, configs: tuple[Path, ...], follow: bool, as_jso
     """The journals of all runs of a session, in the order of the log."""
     from loomcycle.cli.journals import show_session
 
-    _perform(show_session(_load(configs), session_id, follow=follow, as_json=as_json))
+    _perform(show_session(_load(configs), session_id, follow=follow, as_json=as_json), follow)
 
 
-@log.command("tenant", examples=['loomcycle log tenant acme --json', 'loomcycle log tenant ""'])
+@log.command("tenant", examples=["loomcycle log tenant acme --json", 'loomcycle log tenant ""'])
 @click.argument("tenant", metavar="TENANT")
 @_options
 def log_tenant(tenant: str, configs: tuple[Path, ...], follow: bool, as_json: bool) -> None:
     """The journals of all runs of a tenant by time ("" is the tenant of an open server)."""
     from loomcycle.cli.journals import show_tenant
 
-    _perform(show_tenant(_load(configs), tenant, follow=follow, as_json=as_json))
+    _perform(show_tenant(_load(configs), tenant, follow=follow, as_json=as_json), follow)
 
 
-def _load(configs: tuple[Path, ...]) -> Any:
+def _load(configs: tuple[Path, ...]) -> LoadedConfig:
     from loomcycle.cli.settings import load_if_any
 
     return load_if_any(configs)
 
 
-def _perform(work: Coroutine[Any, Any, None]) -> None:
+def _perform(work: Coroutine[Any, Any, None], follow: bool) -> None:
     from loomcycle.cli.access import run_with_log
 
-    run_with_log(work)
-
-
-_ = (asyncio, signal)
+    with contextlib.suppress(*([KeyboardInterrupt] if follow else [])):
+        run_with_log(work)

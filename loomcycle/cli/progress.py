@@ -45,8 +45,13 @@ class Bar:
         if not sys.stderr.isatty() or time.monotonic() - self._began < PATIENCE_S:
             return False
         from rich.console import Console
-        from rich.progress import MofNCompleteColumn, Progress, TimeRemainingColumn
-        from rich.progress import BarColumn, TextColumn
+        from rich.progress import (
+            BarColumn,
+            MofNCompleteColumn,
+            Progress,
+            TextColumn,
+            TimeRemainingColumn,
+        )
 
         self._progress = Progress(
             TextColumn("{task.description}"),

@@ -9,13 +9,13 @@ import click
 
 from events.commit import JournalError
 from events.log import EventStore
-from events.streams import RUNS
 from events.vocabulary import RunStarted
 from loomcycle.cli.access import open_log, tenant_of
 from loomcycle.cli.errors import BadInvocation
 from loomcycle.cli.progress import Bar
 from loomcycle.config.loaded import LoadedConfig
 from loomcycle.loading import NO_PLAN, Plans, opening, read_commits, session_history
+from projections.sources import sources_of
 from replay.conversation import Message
 from replay.verify import Report
 from replay.verify import verify as verify_journal
@@ -80,20 +80,17 @@ async def _history(
 
 
 def _unreadable(run_id: str, difference: str) -> Report:
-    return Report(
-        run=run_id, commits=0, events=0, effects=0, complete=False, difference=difference
-    )
+    return Report(run=run_id, commits=0, events=0, effects=0, complete=False, difference=difference)
 
 
 async def all_runs(store: EventStore) -> list[tuple[str, str]]:
     """(tenant, run id) of every run in the log, in the order they began within each stream."""
-    ends = await store.log.ends([spec.name for spec in RUNS])
     found: dict[tuple[str, str], None] = {}
-    for spec in RUNS:
-        end = ends[spec.name]
-        if end <= spec.first_seq:
+    for source in sources_of(store.subjects):
+        end = await source.last_stored(store.log)
+        if source.kind != "runs" or end < source.first:
             continue
-        async for batch in store.log.tail(spec.name):
+        async for batch in store.log.tail(source.stream, after=source.first - 1):
             for message in batch:
                 place = store.subjects.parse(message.subject)
                 if place.kind == "journal":

@@ -16,7 +16,7 @@ from loomcycle.cli.errors import BadInvocation, Quiet
 
 if TYPE_CHECKING:
     from loomcycle.cli.client import Request
-    from loomcycle.cli.transcript import Transcript
+    from loomcycle.cli.transcript import Transcript, View
 
 DEFAULT_TARGET = "http://127.0.0.1:8787"
 
@@ -96,16 +96,21 @@ def _from_config(
 
 
 async def perform(
-    target: str, token: str, request: Request, *, as_json: bool = False
+    target: str,
+    token: str,
+    request: Request,
+    *,
+    as_json: bool = False,
+    view: View | None = None,
 ) -> Transcript:
-    """Make the run and show it on stdout and stderr.
+    """Make the run and show it, by default on stdout and stderr.
 
     Raises BadInvocation when it is refused, CommandFailed when the server is lost.
     """
     from loomcycle.cli.client import RunClient
     from loomcycle.cli.transcript import Transcript, standard_view
 
-    view = standard_view()
+    view = view or standard_view()
     transcript = Transcript(view)
     client = RunClient(target, token)
     try:

@@ -198,7 +198,7 @@ class Server:
         if self.process.poll() is not None:
             return []
         return [
-            pid for pid in (self.pid, *_descendants(self.pid)) if _command_of(pid) != "nats-server"
+            pid for pid in (self.pid, *descendants(self.pid)) if _command_of(pid) != "nats-server"
         ]
 
     def wait_healthy(self, limit_s: float = START_LIMIT_S) -> float:
@@ -268,7 +268,8 @@ def send(pid: int, number: signal.Signals) -> None:
         os.kill(pid, number)
 
 
-def _descendants(pid: int) -> list[int]:
+def descendants(pid: int) -> list[int]:
+    """Children of a process and theirs, oldest generation first."""
     children: dict[int, list[int]] = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():

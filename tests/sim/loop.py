@@ -90,8 +90,8 @@ class SimLoop(asyncio.BaseEventLoop):
         """End every task that is left, dead processes' included; to be called once, at the end."""
         for lane in self._lanes:
             lane.frozen = lane.dead = False
-            lane.ready.clear()
-        self._buried.clear()
+        while self._buried:
+            self._put(self._buried.pop())
         for _ in range(100):
             left = [task for task in self.tasks if not task.done()]
             if not left:

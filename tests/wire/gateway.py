@@ -161,6 +161,8 @@ def _frame(lines: list[str]) -> SseFrame:
 async def until(question: Callable[[], Awaitable[T | None]]) -> T:
     """Ask until there is an answer. Raises TimeoutError."""
     async with asyncio.timeout(PATIENCE_S):
-        while (answer := await question()) is None:
+        while True:
+            answer = await question()
+            if answer is not None:
+                return answer
             await asyncio.sleep(0.01)
-        return answer

@@ -1,0 +1,58 @@
+"""Every figure that the bench measures, with its target: one table, the order of the report."""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+
+class Target(NamedTuple):
+    """``limit``: the target; None for a figure that only explains others."""
+
+    label: str
+    unit: str
+    limit: float | None = None
+    better: Literal["lower", "higher"] = "lower"
+
+    def met(self, value: float) -> bool | None:
+        if self.limit is None:
+            return None
+        return value <= self.limit if self.better == "lower" else value >= self.limit
+
+    def wanted(self) -> str:
+        if self.limit is None:
+            return ""
+        return f"{'≤' if self.better == 'lower' else '≥'} {self.limit:g}"
+
+
+TARGETS: dict[str, Target] = {
+    "cpu_32": Target("CPU a run at 32, Python and nats-server", "ms", 0.9),
+    "runs_32": Target("runs/s at 32", "runs/s", 1500, "higher"),
+    "runs_128": Target("runs/s at 128", "runs/s", 1500, "higher"),
+    "p50_1": Target("p50 at 1", "ms", 1.5),
+    "p99_32": Target("p99 at 32", "ms", 50),
+    "p99_128": Target("p99 at 128", "ms", 150),
+    "memory_runs_32": Target("runs/s at 32, log on a memory disk", "runs/s"),
+    "memory_cpu_32": Target("CPU a run at 32, log on a memory disk", "ms"),
+    "flush_runs_32": Target("runs/s at 32, 1 ms added to each flush", "runs/s", 800, "higher"),
+    "postgres_runs_32": Target("runs/s at 32, PostgreSQL views", "runs/s", 1000, "higher"),
+    "postgres_cpu_32": Target("CPU a run at 32, PostgreSQL views (without PostgreSQL)", "ms"),
+    "workers_ratio": Target("CPU a run with 2 workers against 1", "×", 1.15),
+    "workers_share": Target("share of runs on the less busy of 2 workers", "%", 10, "higher"),
+    "workers_runs_32": Target("runs/s at 32, 2 workers", "runs/s"),
+    "rss_20k": Target("memory of a Python process after 20 000 runs", "MB", 110),
+    "rss_100k": Target("memory of a Python process after 100 000 runs", "MB", 110),
+    "rss_growth": Target("memory from 20 000 to 100 000 runs", "×", 1.1),
+    "rss_nats": Target("memory of nats-server at the end of that", "MB"),
+    "start_healthy": Target("start to first /healthz", "s", 1.0),
+    "start_run": Target("start to first run answered", "s", 1.5),
+    "idle": Target("idle, Python and nats-server", "%", 1.0),
+    "fold": Target("fold of a journal (chain checked, bodies decoded)", "events/s", 2e5, "higher"),
+    "rebuild": Target("rebuild of the SQLite views", "events/s", 5e4, "higher"),
+    "long_bytes": Target("log bytes a turn, turns 9 000-10 000 against 100-1 000", "×", 1.1),
+    "long_cost": Target("CPU a turn, turns 9 000-10 000 against 100-1 000", "×", 1.15),
+    "long_turn": Target("CPU a turn of that run", "ms"),
+    "long_resume": Target("cold resume at 10 000 calls, first /healthz to next commit", "s", 1.0),
+    "code_total": Target("code-js run of 1 000 calls", "s", 8),
+    "code_call": Target("a call of it", "ms", 3),
+    "recovery": Target("100 runs after kill -9 of everything: last one goes on", "s", 1.5),
+}

@@ -1,0 +1,182 @@
+"""The runtime that golden journals are recorded from: the real one, with a vendor of our own.
+
+Only the vendor's words are scripted (at the HTTP wire) and ids are counted instead of random, so
+that recording again changes little but times.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from events.ids import first_run_of
+from loomcycle.auth import OPEN
+from loomcycle.commands.cancel import cancel_run
+from loomcycle.commands.requests import RunRequest
+from loomcycle.commands.runs import StartedRun
+from loomcycle.config import load
+from loomcycle.runtime import Runtime, open_runtime
+from tests.wire.vendors import FakeVendor, Reply, openai_chunk, openai_usage, sse
+from tests.wire.vendors import environment as vendor_environment
+
+USER = "golden-user"
+
+SECRET = "golden-secret-of-the-environment"
+"""A value of the process environment: masked wherever it appears."""
+
+CREDENTIAL = "golden-credential-of-the-run"
+"""A credential given with one run."""
+
+PATIENCE_S = 30.0
+
+AGENTS = """
+  plain: {provider: mock, model: mock-generic}
+  prompted: {provider: mock, model: mock-generic, system_prompt: "You are brief."}
+  stepper: {provider: mock, model: mock-steps-1, allowed_tools: [Memory], memory_scopes: [user]}
+  counter:
+    {provider: mock, model: mock-steps-9, max_iterations: 2, allowed_tools: [Memory],
+     memory_scopes: [user]}
+  asker: {provider: openai, model: gpt-golden, allowed_tools: [Memory], memory_scopes: [user]}
+  thinker: {provider: anthropic, model: claude-golden, allowed_tools: [Memory],
+            memory_scopes: [user]}
+  program:
+    provider: code-js
+    model: program
+    allowed_tools: [Memory]
+    memory_scopes: [user]
+    code: |
+      function run(input) {
+        var roll = Math.floor(Math.random() * 1000);
+        Memory.set({scope: "user", key: "roll", value: {roll: roll, at: Date.now()}});
+        var seen = Memory.incr({scope: "user", key: "seen", delta: 2});
+        return "rolled " + roll + ", seen " + JSON.stringify(seen);
+      }
+  faulty:
+    provider: code-js
+    model: faulty
+    allowed_tools: [Memory]
+    memory_scopes: [user]
+    code: |
+      function run(input) {
+        Memory.set({scope: "user", key: "tried", value: true});
+        throw new Error("no answer to " + input.prompt);
+      }
+"""
+
+
+@dataclass
+class Stage:
+    """A running runtime and the vendor that its agents ask."""
+
+    runtime: Runtime
+    vendor: FakeVendor
+    name: str = ""
+    runs: list[StartedRun] = field(default_factory=list)
+    _ids: int = 0
+
+    def hex(self) -> str:
+        """Ids that depend on the shape and on how many were made before."""
+        self._ids += 1
+        return sha256(f"{self.name} {self._ids}".encode()).hexdigest()[:16]
+
+    def next_first_run(self) -> str:
+        """The id of the run that the next start without a session makes."""
+        return first_run_of("s_" + sha256(f"{self.name} {self._ids + 1}".encode()).hexdigest()[:16])
+
+    async def start(self, agent: str, prompt: str = "Say something.", **given: Any) -> StartedRun:
+        """Start a run and leave it running."""
+        if "segments" in given:
+            prompt = ""
+        request = RunRequest(agent=agent, prompt=prompt, user_id=USER, **given)
+        return self._noted(await self.runtime.commands.start(request, OPEN))
+
+    async def run(self, agent: str, prompt: str = "Say something.", **given: Any) -> StartedRun:
+        """Start a run and read it to its end."""
+        return await finished(await self.start(agent, prompt, **given))
+
+    async def go_on(self, run: StartedRun, prompt: str) -> StartedRun:
+        """Continue the session of ``run`` and read to the end."""
+        commands = self.runtime.commands
+        request = RunRequest(prompt=prompt)
+        return await finished(
+            self._noted(await commands.continue_session(run.session_id, request, OPEN))
+        )
+
+    async def cancel(self, run: StartedRun, reason: str) -> None:
+        assert await cancel_run(self.runtime.services, run.tenant, run.run_id, reason)
+
+    def _noted(self, run: StartedRun) -> StartedRun:
+        self.runs.append(run)
+        return run
+
+
+@asynccontextmanager
+async def open_stage(
+    directory: Path, vendor: FakeVendor, *, name: str = "", **concurrency: int
+) -> AsyncIterator[Stage]:
+    """Start the runtime on ``directory`` (created, or gone on with) and end it in order."""
+    runtime = await open_runtime(configured(directory, vendor, **concurrency))
+    stage = Stage(runtime, vendor, name)
+    runtime.services.new_hex = stage.hex
+    try:
+        yield stage
+    finally:
+        for run in stage.runs:
+            run.feed.close()
+        await runtime.close()
+
+
+def configured(directory: Path, vendor: FakeVendor, **concurrency: int) -> Any:
+    directory.mkdir(parents=True, exist_ok=True)
+    path = directory / "loomcycle.yaml"
+    settings = json.dumps({"max_concurrent_runs": 8, **concurrency})
+    path.write_text(f"concurrency: {settings}\nagents:{AGENTS}")
+    environ = vendor_environment(
+        vendor,
+        LOOMCYCLE_DATA_DIR=str(directory / "data"),
+        LOOMCYCLE_MOCK_ENABLED="1",
+        LOOMCYCLE_MOCK_LATENCY_MS="0",
+        LOOMCYCLE_MOCK_LATENCY_JITTER_MS="0",
+        LOOMCYCLE_CODE_AGENTS_ENABLED="1",
+        GOLDEN_TOKEN=SECRET,
+    )
+    return load([path], environ, directory)
+
+
+async def finished(run: StartedRun) -> StartedRun:
+    """Read ``run`` to its end."""
+    async with asyncio.timeout(PATIENCE_S):
+        while not run.feed.ended:
+            await run.feed.next()
+    return run
+
+
+async def spoken(run: StartedRun, text: str) -> None:
+    """Read until ``text`` was shown."""
+    seen = ""
+    async with asyncio.timeout(PATIENCE_S):
+        while text not in seen:
+            for frame in await run.feed.next():
+                if frame.event == "text":
+                    seen += json.loads(frame.data)["text"]
+
+
+def asks_for(*calls: tuple[str, str, dict[str, Any]], text: str = "") -> Reply:
+    """An answer of an OpenAI model with several tool calls (id, name, input) at once."""
+    chunks = [openai_chunk({"role": "assistant", "content": text or None})]
+    for index, (call_id, name, value) in enumerate(calls):
+        function = {"name": name, "arguments": json.dumps(value)}
+        call = {"index": index, "id": call_id, "type": "function", "function": function}
+        chunks.append(openai_chunk({"tool_calls": [call]}))
+    return Reply([sse(*chunks, openai_chunk(finish="tool_calls"), openai_usage(), done=True)])
+
+
+def says_and(part: Any, text: str) -> Reply:
+    """An answer of an OpenAI model that breaks off after a line, in the way of ``part``."""
+    return Reply([sse(openai_chunk({"role": "assistant", "content": f"{text}\n"})), part])

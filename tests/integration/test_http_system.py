@@ -1,0 +1,173 @@
+"""Health, readiness, identity, load and authentication of a whole server."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+import pytest_asyncio
+
+from tests.wire.gateway import GatewayUnderTest, serving, until
+from tests.wire.vendors import FakeVendor, Hold, Reply, environment, openai_chunk, sse
+
+pytestmark = [pytest.mark.integration, pytest.mark.asyncio(loop_scope="module")]
+
+SECRET = "s3cret-of-this-server"
+BEARER = {"Authorization": f"Bearer {SECRET}"}
+
+CONFIG = """
+concurrency: {max_concurrent_runs: 2, max_concurrent_runs_per_user: 2}
+agents:
+  writer: {provider: mock, model: mock-generic}
+  speaker: {provider: openai, model: gpt-fake-1}
+"""
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def vendor() -> AsyncIterator[FakeVendor]:
+    async with FakeVendor() as vendor:
+        yield vendor
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def gateway(
+    tmp_path_factory: pytest.TempPathFactory, vendor: FakeVendor
+) -> AsyncIterator[GatewayUnderTest]:
+    variables = environment(vendor, LOOMCYCLE_AUTH_TOKEN=SECRET, LOOMCYCLE_REPLICA_ID="a")
+    async with serving(tmp_path_factory.mktemp("system"), CONFIG, variables) as gateway:
+        yield gateway
+
+
+@pytest.mark.parametrize("method", ["GET", "POST", "HEAD", "DELETE", "OPTIONS", "BREW"])
+async def test_health_needs_no_credential_and_takes_any_method(
+    gateway: GatewayUnderTest, method: str
+) -> None:
+    response = await gateway.http.request(method, "/healthz")
+    if method == "BREW":
+        assert response.status_code == 400  # no method that HTTP servers parse
+        return
+    assert response.status_code == 200
+    if method != "HEAD":
+        health = response.json()
+        assert health["ok"] is True
+        assert health["metrics_enabled"] is False
+        assert health["version"]
+
+
+async def test_a_replica_names_itself_and_its_peers(gateway: GatewayUnderTest) -> None:
+    health = (await gateway.http.get("/healthz")).json()
+    assert health["replica_id"] == "a"
+    (replica,) = health["replicas"]
+    assert replica.keys() == {"id", "hostname", "started_at", "last_heartbeat_at", "version"}
+
+
+async def test_a_server_whose_log_answers_is_ready(gateway: GatewayUnderTest) -> None:
+    response = await gateway.http.get("/readyz")
+    assert response.status_code == 200
+    assert response.json() == {"ready": True, "log": "ok", "views": "ok"}
+
+
+GUARDED = [
+    ("POST", "/v1/runs"),
+    ("POST", "/v1/sessions/s_1/messages"),
+    ("GET", "/v1/sessions/s_1/transcript"),
+    ("GET", "/v1/runs/r_1/stream"),
+    ("GET", "/v1/agents/a_1"),
+    ("POST", "/v1/agents/a_1/cancel"),
+    ("GET", "/v1/users/u_1/agents"),
+    ("GET", "/v1/_me"),
+    ("GET", "/v1/_concurrency/stats"),
+]
+
+
+@pytest.mark.parametrize(("method", "path"), GUARDED)
+@pytest.mark.parametrize("given", [None, "Bearer wrong", f"Basic {SECRET}", "Bearer "])
+async def test_nothing_under_v1_is_open(
+    gateway: GatewayUnderTest, method: str, path: str, given: str | None
+) -> None:
+    headers = {"Authorization": given} if given else {}
+    response = await gateway.http.request(method, path, headers=headers, content=b"nonsense")
+    assert (response.status_code, response.text) == (401, "unauthorized\n")
+    assert "www-authenticate" not in response.headers
+
+
+@pytest.mark.parametrize(("method", "path"), [("PUT", "/v1/runs"), ("DELETE", "/v1/agents/a_1")])
+async def test_a_wrong_method_is_told_before_a_missing_credential(
+    gateway: GatewayUnderTest, method: str, path: str
+) -> None:
+    response = await gateway.http.request(method, path)
+    assert response.status_code == 405
+    assert response.headers["allow"] in ("POST", "GET, HEAD")
+
+
+@pytest.mark.parametrize("path", ["/", "/v1", "/v1/", "/v1/runs/", "/v1/nothing", "/healthz/"])
+async def test_unknown_paths_are_told_before_a_missing_credential(
+    gateway: GatewayUnderTest, path: str
+) -> None:
+    response = await gateway.http.get(path)
+    assert (response.status_code, response.text) == (404, "404 page not found\n")
+
+
+async def test_the_legacy_token_is_an_administrator_by_header_or_cookie(
+    gateway: GatewayUnderTest,
+) -> None:
+    expected = {
+        "tenant_id": "default",
+        "subject": "default",
+        "scopes": ["substrate:admin"],
+        "is_admin": True,
+        "legacy": True,
+    }
+    for headers in (BEARER, {"Cookie": f"loomcycle_session={SECRET}"}):
+        assert (await gateway.http.get("/v1/_me", headers=headers)).json() == expected
+
+
+async def test_runs_of_the_legacy_token_belong_to_the_default_tenant(
+    gateway: GatewayUnderTest,
+) -> None:
+    body = {"agent": "writer", "prompt": "hi", "tenant_id": "elsewhere", "agent_id": "a_whose"}
+    await gateway.http.post("/v1/runs", json=body, headers=BEARER)
+    status = (await gateway.http.get("/v1/agents/a_whose", headers=BEARER)).json()
+    assert status["user_id"] == "default"
+    transcript = await gateway.http.get(
+        f"/v1/sessions/{status['session_id']}/transcript", headers=BEARER
+    )
+    assert transcript.json()["session"]["tenant_id"] == "default"
+
+
+async def test_a_user_at_the_cap_is_refused_and_everybody_sees_the_load(
+    gateway: GatewayUnderTest, vendor: FakeVendor
+) -> None:
+    hold = asyncio.Event()
+    answer = Reply([Hold(hold), sse(openai_chunk({"content": "x"}, finish="stop"), done=True)])
+    vendor.script(answer, answer)
+    body = {"agent": "speaker", "prompt": "hi", "user_id": "u1"}
+    runs = [
+        asyncio.create_task(gateway.http.post("/v1/runs", json=body, headers=BEARER))
+        for _ in range(2)
+    ]
+
+    async def stats() -> dict[str, object] | None:
+        response = await gateway.http.get("/v1/_concurrency/stats", headers=BEARER)
+        return response.json() if response.json()["active"] == 2 else None
+
+    assert await until(stats) == {"active": 2, "queued": 0, "per_user": {"u1": 2}}
+    refused = await gateway.http.post("/v1/runs", json=body, headers=BEARER)
+    assert refused.status_code == 429
+    assert refused.headers["retry-after"] == "5"
+    assert refused.json() == {
+        "code": "per_user_quota_exhausted",
+        "error": "per-user quota exhausted: user=u1 cap=2",
+        "user_id": "u1",
+        "cap": 2,
+    }
+    hold.set()
+    for run in runs:
+        assert "event: done" in (await run).text
+
+    async def idle() -> bool | None:
+        response = await gateway.http.get("/v1/_concurrency/stats", headers=BEARER)
+        return response.json() == {"active": 0, "queued": 0} or None
+
+    await until(idle)
