@@ -88,7 +88,7 @@ class Activation:
                 case CallModel() as effect:
                     if journal.staged and not self._may_stay_staged():
                         await journal.commit()
-                    await self._perform(self._model.perform(effect))
+                    await self._perform(self._model.perform(effect, self._commit))
                 case CallTools() as effect:
                     if journal.staged:
                         await journal.commit()

@@ -10,6 +10,7 @@ import msgspec
 from events.commit import decode
 from events.log import EventStore, OutcomeUnknown, WrongSequence
 from events.vocabulary import RunWithdrawn
+from loomcycle.journal import ATTEMPTS, withdraw
 from loomcycle.starts import StartItem
 from replay.machine import HANDLE_TAKEN
 
@@ -29,43 +30,62 @@ class Admission:
     def __init__(self, store: EventStore) -> None:
         self._store = store
 
-    async def admit(self, item: StartItem) -> None:
-        """Take the session's lock and the agent handle for ``item``. Raises Refused, LogError."""
+    async def admit(self, item: StartItem, *, writer: str, ts: int) -> None:
+        """Take the session's lock and the agent handle for ``item``. Raises Refused, LogError.
+
+        ``writer`` and ``ts`` sign the tombstone of an earlier holder that never began.
+        """
         if not item.opens_session:
-            await self._lock_session(item)
+            subject = self._store.subjects.session(item.tenant, item.session)
+            if not await self._take(subject, item.run, item.session_after):
+                raise Refused(SESSION_BUSY, RunWithdrawn(reason=SESSION_BUSY))
         if item.claims_handle:
-            await self._claim_handle(item)
+            await self._claim_handle(item, writer, ts)
 
-    async def _lock_session(self, item: StartItem) -> None:
-        log, subject = self._store.log, self._store.subjects.session(item.tenant, item.session)
-        try:
-            await log.append(subject, msgspec.json.encode(item.run), after=item.session_after)
-        except (WrongSequence, OutcomeUnknown):
-            last = await log.last(subject)
-            if last is None or last.data != msgspec.json.encode(item.run):
-                raise Refused(SESSION_BUSY, RunWithdrawn(reason=SESSION_BUSY)) from None
-
-    async def _claim_handle(self, item: StartItem) -> None:
-        log = self._store.log
-        subject = self._store.subjects.agent_handle(item.tenant, item.agent_id)
-        holder = await log.last(subject)
-        if holder is not None and holder.data != msgspec.json.encode(item.run):
+    async def _claim_handle(self, item: StartItem, writer: str, ts: int) -> None:
+        store = self._store
+        subject = store.subjects.agent_handle(item.tenant, item.agent_id)
+        holder = await store.log.last(subject)
+        after = 0
+        if holder is not None:
+            after = holder.seq
             other = msgspec.json.decode(holder.data, type=str)
-            if not await ended(self._store, item.tenant, other):
+            if other == item.run:
+                return
+            if not await ended(store, item.tenant, other, HANDLE_TAKEN, writer=writer, ts=ts):
                 raise Refused(HANDLE_TAKEN)
-        try:
-            after = 0 if holder is None else holder.seq
-            await log.append(subject, msgspec.json.encode(item.run), after=after)
-        except (WrongSequence, OutcomeUnknown):
-            holder = await log.last(subject)
-            if holder is None or holder.data != msgspec.json.encode(item.run):
-                raise Refused(HANDLE_TAKEN) from None
+        if not await self._take(subject, item.run, after):
+            raise Refused(HANDLE_TAKEN)
+
+    async def _take(self, subject: str, run_id: str, after: int) -> bool:
+        """Compare-and-set ``subject``, which ended at ``after``; whether ``run_id`` holds it."""
+        log, data = self._store.log, msgspec.json.encode(run_id)
+        for _ in range(ATTEMPTS):
+            try:
+                await log.append(subject, data, after=after)
+            except (WrongSequence, OutcomeUnknown):
+                last = await log.last(subject)
+                if last is not None and last.data == data:
+                    return True
+                if (0 if last is None else last.seq) != after:
+                    return False
+            else:
+                return True
+        raise OutcomeUnknown(f"{subject}: no answer")
 
 
-async def ended(store: EventStore, tenant: str, run_id: str) -> bool:
-    """Leader read: whether ``run_id`` has its terminal event, or never began."""
+async def ended(
+    store: EventStore, tenant: str, run_id: str, reason: str, *, writer: str, ts: int
+) -> bool:
+    """Leader read: whether ``run_id``, which holds a lock, has its terminal event.
+
+    A holder without a journal was lost before its first commit, or is about to make it: its
+    tombstone decides which, so that it cannot begin once the lock has passed to another.
+    """
     last = await store.log.last(store.subjects.journal(tenant, run_id))
-    return last is None or terminal(last.data)
+    if last is None:
+        return await withdraw(store, tenant, run_id, reason, writer=writer, ts=ts)
+    return terminal(last.data)
 
 
 def terminal(data: bytes) -> bool:
@@ -73,3 +93,8 @@ def terminal(data: bytes) -> bool:
     return any(
         event.type in ("run.finished", "run.withdrawn") for event in decode(data).header.events
     )
+
+
+def withdrawn(data: bytes) -> bool:
+    """Whether a stored commit is the tombstone of a start."""
+    return decode(data).header.events[0].type == "run.withdrawn"

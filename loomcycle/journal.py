@@ -35,6 +35,9 @@ RETRY_S = (0.05, 0.1, 0.2, 0.5, 1.0)
 
 MAX_REFUSALS = 20
 
+ATTEMPTS = 3
+"""Of a write that is not a run's own, before its caller is told that nobody knows."""
+
 T = TypeVar("T")
 
 
@@ -258,7 +261,7 @@ async def withdraw(
 ) -> bool:
     """Write the tombstone of a start that nobody took; False when the run did start.
 
-    Raises LogError when the log is away.
+    Raises LogError when the log is away and nobody knows.
     """
     data, hash_, _, _ = encode_commit(
         run=run_id,
@@ -271,9 +274,13 @@ async def withdraw(
         events=[new_event(RunWithdrawn(reason=reason))],
     )
     subject = store.subjects.journal(tenant, run_id)
-    try:
-        await store.log.append(subject, data, after=0)
-    except (WrongSequence, OutcomeUnknown):
-        last = await store.log.last(subject)
-        return last is not None and decode(last.data, last.seq).hash == hash_
-    return True
+    for _ in range(ATTEMPTS):
+        try:
+            await store.log.append(subject, data, after=0)
+        except (WrongSequence, OutcomeUnknown):
+            last = await store.log.last(subject)
+            if last is not None:
+                return decode(last.data, last.seq).hash == hash_
+        else:
+            return True
+    raise OutcomeUnknown(f"tombstone of {run_id}: no answer")

@@ -7,6 +7,7 @@ staged until the turn is over, so an abandoned turn leaves no trace but the text
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 
 from events.vocabulary import (
@@ -37,6 +38,9 @@ from replay.machine import CODE_PROVIDER, CallModel
 from replay.request import hash_of, model_request
 
 
+Commit = Callable[[], Awaitable[None]]
+
+
 class ModelTurn:
     """Performs ``CallModel`` effects of one run. ``began`` is the last one that was begun."""
 
@@ -51,17 +55,20 @@ class ModelTurn:
             self._program.close()
             self._program = None
 
-    async def perform(self, effect: CallModel) -> None:
-        """Stage the turn's events. Raises only cancellation and the journal's own errors."""
+    async def perform(self, effect: CallModel, commit: Commit) -> None:
+        """Stage the turn's events. Raises only cancellation and the journal's own errors.
+
+        ``commit`` stores what is staged and is never torn by an interrupt.
+        """
         if self._journal.state.plan.provider == CODE_PROVIDER:
             if self._program is None:
                 self._program = ProgramTurn(self._services, self._journal)
             await self._program.perform(effect)
         else:
             self.began = effect
-            await self._ask(effect)
+            await self._ask(effect, commit)
 
-    async def _ask(self, effect: CallModel) -> None:
+    async def _ask(self, effect: CallModel, commit: Commit) -> None:
         journal, services = self._journal, self._services
         state = journal.state
         request = model_request(state)
@@ -80,7 +87,7 @@ class ModelTurn:
                         case ToolCallDelta():
                             calls.append(delta)
                         case RetryDelta():
-                            await self._announce(delta)
+                            await self._announce(delta, commit)
                         case Done():
                             done = delta
                         case _:
@@ -124,7 +131,7 @@ class ModelTurn:
             )
         )
 
-    async def _announce(self, delta: RetryDelta) -> None:
+    async def _announce(self, delta: RetryDelta, commit: Commit) -> None:
         """A wait is durable before it begins."""
         self._journal.stage(
             Retry(
@@ -136,7 +143,7 @@ class ModelTurn:
                 )
             )
         )
-        await asyncio.shield(asyncio.ensure_future(self._journal.commit()))
+        await commit()
 
 
 def _named(calls: list[ToolCallDelta], iteration: int) -> list[ToolUse]:

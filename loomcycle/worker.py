@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -221,18 +222,29 @@ class Worker:
             )
         state = State(await services.plans.get(facts.plan), history)
         masker = await self._masker(item.run, facts.sealed)
-        services.live.opened(item.run, remote=item.gateway != services.process)
         journal = self._journal(item.tenant, item.run, state, masker)
-        try:
-            await self._admission.admit(item)
-        except Refused as refusal:
-            await self._refuse(journal, events, refusal)
-            return None
-        for event in events:
-            journal.stage(event)
-        journal.stage(Started())
-        await journal.commit()
+        with self._opened(item.run, remote=item.gateway != services.process):
+            try:
+                await self._admission.admit(item, writer=services.process, ts=services.now_ns())
+            except Refused as refusal:
+                await self._refuse(journal, events, refusal)
+                return None
+            for event in events:
+                journal.stage(event)
+            journal.stage(Started())
+            await journal.commit()
         return journal
+
+    @contextmanager
+    def _opened(self, run_id: str, *, remote: bool) -> Iterator[None]:
+        """Tell readers that commits come from here; not any more when there is none."""
+        live = self._services.live
+        live.opened(run_id, remote=remote)
+        try:
+            yield
+        except BaseException:
+            live.closed(run_id)
+            raise
 
     async def _refuse(self, journal: RunJournal, events: list[Event], refusal: Refused) -> None:
         """Record that an accepted-looking start may not run, where its client sees it."""
@@ -245,12 +257,13 @@ class Worker:
             journal.stage(RunFinished(status="failed", error=refusal.error))
         await journal.commit()
         self._services.live.closed(journal.run_id)
+        await self._services.store.seals.delete(journal.run_id)
 
     async def _wake(self, delivery: Delivery) -> None:
         run_id = self._services.store.subjects.parse(delivery.subject).run_id
         held = self._held.get(run_id)
         if held is not None:
-            held.activation.interrupt()
+            await self._check_inbox(held)
             delivery.ack()
             return
         if run_id in self._waiting:
@@ -264,10 +277,14 @@ class Worker:
         self._waiting.add(run_id)
         try:
             loaded = await load(services.store, services.plans, tenant, run_id, secrets=True)
-            if loaded is None or loaded.state.phase is Phase.FINISHED:
+            if loaded is None:
                 delivery.ack()
                 return
             state = loaded.state
+            if state.phase is Phase.FINISHED:
+                await self._forget(state, run_id)
+                delivery.ack()
+                return
             if state.writer != services.process and self._cluster.is_alive(state.writer):
                 services.store.live.poke(run_id, b"inbox")
                 delivery.ack()
@@ -275,17 +292,16 @@ class Worker:
             masker = await self._masker(run_id, state.started.sealed)
             if masker is not None:
                 masker.learn(loaded.plain.values())
-            services.live.opened(run_id, remote=not self._cluster.alone())
             journal = self._journal(tenant, run_id, state, masker, loaded.journal_seq)
             journal.plain = loaded.plain
             resumed_n = state.n
-            await journal.read_inbox()
-            journal.stage(RunClaimed(worker=services.process))
-            try:
+            with self._opened(run_id, remote=not self._cluster.alone()):
+                await journal.read_inbox()
+                journal.stage(RunClaimed(worker=services.process))
                 await journal.commit()
-            except Fenced:
-                delivery.ack()
-                return
+        except Fenced:
+            delivery.ack()
+            return
         finally:
             self._waiting.discard(run_id)
         await self._drive(Activation(services, journal, resumed_n=resumed_n), delivery)
@@ -340,9 +356,14 @@ class Worker:
             del self._held[run_id]
             self._services.live.closed(run_id)
         state = activation.journal.state
-        if state.phase is Phase.FINISHED and (state.started.sealed or state.masked):
-            await self._services.store.seals.delete(run_id)
+        if state.phase is Phase.FINISHED:
+            await self._forget(state, run_id)
         delivery.ack()
+
+    async def _forget(self, state: State, run_id: str) -> None:
+        """Destroy the secrets of a run that ended; repeated until its item can be acked."""
+        if state.facts is None or state.facts.sealed or state.masked:
+            await self._services.store.seals.delete(run_id)
 
     async def _hand_over(self, activation: Activation) -> None:
         journal = activation.journal
@@ -361,7 +382,9 @@ class Worker:
         elif data == b"inbox":
             held = self._held.get(run_id)
             if held is not None:
-                held.activation.interrupt()
+                task = asyncio.create_task(self._check_inbox(held))
+                self._tasks.add(task)
+                task.add_done_callback(self._tasks.discard)
 
     async def _look_after(self) -> None:
         loop = asyncio.get_running_loop()
@@ -378,6 +401,7 @@ class Worker:
                     await self._check_inbox(held)
 
     async def _check_inbox(self, held: _Held) -> None:
+        """Interrupt the run's effect if its inbox holds something that cannot wait."""
         journal = held.activation.journal
         try:
             message = await self._services.store.log.last(journal.inbox_subject)

@@ -47,7 +47,8 @@ class EventStream:
         await self._send({"type": "http.response.start", "status": 200, "headers": headers})
         await self.write(frames)
 
-    async def write(self, frames: Iterable[FeedFrame]) -> None:
+    async def write(self, frames: Iterable[FeedFrame], *, last: bool = False) -> None:
+        """Send ``frames``; ``last``: and with them the end of the response."""
         pieces: list[bytes] = []
         size = 0
         for frame in frames:
@@ -57,22 +58,23 @@ class EventStream:
             if size >= PIECE:
                 await self._body(b"".join(pieces))
                 pieces, size = [], 0
-        if pieces:
-            await self._body(b"".join(pieces))
+        self.ended = last
+        if pieces or last:
+            await self._body(b"".join(pieces), more=not last)
 
     async def follow(self, feed: RunFeed) -> None:
         """Send what ``feed`` has until the run ends, then end the response. Raises LogError."""
         while not feed.ended:
             frames = await feed.next(self._keepalive_s)
-            if frames:
-                await self.write(frames)
-            elif not feed.ended:
+            if frames or feed.ended:
+                await self.write(frames, last=feed.ended)
+            else:
                 await self._body(KEEPALIVE)
-        await self.end()
+        if not self.ended:
+            await self.end()
 
     async def end(self) -> None:
-        self.ended = True
-        await self._send({"type": "http.response.body", "body": b""})
+        await self.write((), last=True)
 
     async def break_off(self, receive: Receive) -> None:
         """End without the mark of completeness: the client can tell, and come back."""
@@ -88,8 +90,8 @@ class EventStream:
             transport.abort()
             await _gone(receive)
 
-    async def _body(self, body: bytes) -> None:
-        await self._send({"type": "http.response.body", "body": body, "more_body": True})
+    async def _body(self, body: bytes, *, more: bool = True) -> None:
+        await self._send({"type": "http.response.body", "body": body, "more_body": more})
 
 
 async def _gone(receive: Receive) -> None:

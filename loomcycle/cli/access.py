@@ -1,14 +1,15 @@
 """The log of a data directory or a NATS server, for commands that read it without a server.
 
 Joins the nats-server of a running ``serve``, or starts one on the data directory for the time
-of the command. Appends nothing.
+of the command (longer than the ``serve`` that it joined, if need be). Appends nothing.
 """
 
 from __future__ import annotations
 
 import asyncio
+import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -17,7 +18,7 @@ from events.commit import JournalError, decode
 from events.embedded import EmbeddedServer, EmbeddedServerError
 from events.log import EventStore, LogError
 from events.nats_store import connect
-from events.seals import load_master_key
+from events.seals import KEY_BYTES
 from loomcycle.cli.errors import BadInvocation, CommandFailed
 from loomcycle.config.loaded import LoadedConfig
 from loomcycle.loading import opening
@@ -39,39 +40,39 @@ class LogAccess:
 async def open_log(loaded: LoadedConfig) -> AsyncIterator[LogAccess]:
     """Raises BadInvocation when there is no log, EmbeddedServerError, LogError."""
     environment = loaded.environment
-    data_dir = Path(environment.data_dir)
-    servers = list(environment.nats_servers)
-    embedded: EmbeddedServer | None = None
-    token: str | None = None
-    if not servers:
-        if not (data_dir / "nats").is_dir():
-            raise BadInvocation(
-                f"{data_dir} holds no log: set LOOMCYCLE_DATA_DIR to a server's data directory,"
-                " or LOOMCYCLE_NATS_URL to its NATS server"
+    async with AsyncExitStack() as stack:
+        servers = list(environment.nats_servers)
+        token: str | None = None
+        if not servers:
+            embedded = await _join(Path(environment.data_dir), loaded.config.log.sync, stack)
+            servers, token = [embedded.url], embedded.token
+
+        async def open_store() -> EventStore:
+            return await connect(
+                servers,
+                master_key=secrets.token_bytes(KEY_BYTES),  # no seal is opened here
+                name=PROCESS,
+                prefix=loaded.config.log.prefix,
+                token=token,
+                credentials=environment.nats_creds or None,
             )
-        embedded = await EmbeddedServer.start(data_dir, sync=loaded.config.log.sync)
-        servers, token = [embedded.url], embedded.token
-    master_key = load_master_key(data_dir, environment.master_key)
 
-    async def open_store() -> EventStore:
-        return await connect(
-            servers,
-            master_key=master_key,
-            name=PROCESS,
-            prefix=loaded.config.log.prefix,
-            token=token,
-            credentials=environment.nats_creds or None,
-        )
-
-    try:
         store = await open_store()
-        try:
-            yield LogAccess(store, open_store)
-        finally:
-            await store.close()
-    finally:
-        if embedded is not None:
-            await embedded.stop()
+        stack.push_async_callback(store.close)
+        yield LogAccess(store, open_store)
+
+
+async def _join(data_dir: Path, sync: str, stack: AsyncExitStack) -> EmbeddedServer:
+    if not (data_dir / "nats").is_dir():
+        raise BadInvocation(
+            f"{data_dir} holds no log: set LOOMCYCLE_DATA_DIR to a server's data directory,"
+            " or LOOMCYCLE_NATS_URL to its NATS server"
+        )
+    embedded = await EmbeddedServer.start(data_dir, sync=sync)
+    stack.push_async_callback(embedded.stop)
+    watch = asyncio.create_task(embedded.watch())  # its owner may end before we do
+    stack.callback(watch.cancel)
+    return embedded
 
 
 def run_with_log(work: Coroutine[Any, Any, T]) -> T:

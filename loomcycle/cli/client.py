@@ -70,9 +70,17 @@ class RunClient:
     async def status(self, agent_id: str) -> str:
         """The run's status as the server has it. Raises BadInvocation, CommandFailed."""
         try:
+            return await self._status(agent_id)
+        except _Broken as failure:
+            raise CommandFailed(str(failure)) from None
+
+    async def _status(self, agent_id: str) -> str:
+        try:
             response = await self._http.get(f"/v1/agents/{agent_id}", timeout=10.0)
         except httpx.HTTPError as error:
-            raise _unreachable(error) from None
+            raise _Broken(str(_unreachable(error))) from None
+        if response.status_code >= 500:
+            raise _Broken(str(_refused(response)))
         if response.status_code != 200:
             raise _refused(response)
         return str(response.json()["status"])
@@ -110,7 +118,7 @@ class RunClient:
                     if frame.event != "agent":
                         last = frame
                         yield frame
-                if await self.status(handle["agent_id"]) != "running":
+                if _ends(last) or await self._status(handle["agent_id"]) != "running":
                     return
             except _Broken as failure:
                 if loop.time() - connected_at > GIVE_UP_S:

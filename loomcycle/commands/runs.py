@@ -26,7 +26,7 @@ from events.vocabulary import (
     SystemPromptBody,
     UserInput,
 )
-from loomcycle.admission import SESSION_BUSY, terminal
+from loomcycle.admission import SESSION_BUSY, ended, withdrawn
 from loomcycle.auth import Principal
 from loomcycle.cluster import Cluster
 from loomcycle.commands.cancel import cancel_run
@@ -41,6 +41,7 @@ from loomcycle.definitions import Definitions, Narrowing
 from loomcycle.errors import (
     AgentIdInUse,
     Backpressure,
+    CommandError,
     InvalidArgument,
     LogAway,
     SessionBusy,
@@ -185,20 +186,47 @@ class RunCommands:
         session = await self._lookups.session(principal, session_id)
         if session is None:
             raise SessionNotFound(session_id)
-        store = self._services.store
-        entry = await store.log.last(store.subjects.session(session.tenant, session_id))
-        run_id = _decode_entry(entry.data) if entry is not None else first_run_of(session_id)
-        last = await store.log.last(store.subjects.journal(session.tenant, run_id))
-        if last is None or not terminal(last.data):
-            raise SessionBusy(session_id)
+        services = self._services
+        store, tenant = services.store, session.tenant
+        try:
+            entry = await store.log.last(store.subjects.session(tenant, session_id))
+            holder = _decode_entry(entry.data) if entry is not None else first_run_of(session_id)
+            free = await ended(
+                store,
+                tenant,
+                holder,
+                SESSION_BUSY,
+                writer=services.process,
+                ts=services.now_ns(),
+            )
+            if not free:
+                raise SessionBusy(session_id)
+            previous = await self._last_run(tenant, session_id)
+        except LogError as cause:
+            raise LogAway(f"the log cannot be asked about the session: {cause}") from None
         return SessionPlace(
             session_id=session_id,
-            tenant=session.tenant,
+            tenant=tenant,
             agent=session.agent,
             user_id=session.user_id,
             after=entry.seq if entry is not None else 0,
-            previous=RunRef(run_id, decode(last.data).last_n),
+            previous=previous,
         )
+
+    async def _last_run(self, tenant: str, session_id: str) -> RunRef:
+        """The newest run of a session that did begin: withdrawn ones said nothing."""
+        store = self._services.store
+        entries = await store.log.read(store.subjects.session(tenant, session_id))
+        for entry in reversed(entries):
+            run_id = _decode_entry(entry.data)
+            last = await store.log.last(store.subjects.journal(tenant, run_id))
+            if last is not None and not withdrawn(last.data):
+                return RunRef(run_id, decode(last.data).last_n)
+        first = first_run_of(session_id)
+        last = await store.log.last(store.subjects.journal(tenant, first))
+        if last is None:
+            raise SessionNotFound(session_id)
+        return RunRef(first, decode(last.data).last_n)
 
     async def _run(
         self,
@@ -280,7 +308,7 @@ class RunCommands:
         )
         try:
             if secrets:
-                await services.store.seals.put(run_id, CREDENTIALS, _encode(secrets))
+                await self._seal(item, secrets)
             await feed.open(fresh=True)
             first = await self._promise(item, feed)
         except LogError as cause:
@@ -289,13 +317,18 @@ class RunCommands:
         except BaseException:
             feed.close()
             raise
-        if feed.withdrawn == SESSION_BUSY:
+        refusal = _refusal(feed, session_id, agent_id)
+        if refusal is not None:
             feed.close()
-            raise SessionBusy(session_id)
-        if feed.finished is not None and feed.finished.error == HANDLE_TAKEN:
-            feed.close()
-            raise AgentIdInUse(agent_id)
+            raise refusal
         return StartedRun(run_id, session_id, agent_id, tenant, context, feed, first, reader)
+
+    async def _seal(self, item: StartItem, secrets: dict[str, str]) -> None:
+        try:
+            await self._services.store.seals.put(item.run, CREDENTIALS, _encode(secrets))
+        except LogError:
+            self._later(self._withdraw_quietly(item, 0, "log unavailable"))
+            raise
 
     async def _promise(self, item: StartItem, feed: RunFeed) -> list[FeedFrame]:
         """Queue ``item`` and wait for its first commit. Raises CommandError, LogError."""
@@ -345,7 +378,7 @@ class RunCommands:
         services = self._services
         if seq:
             await services.store.starts.withdraw(seq)
-        return await withdraw(
+        taken_back = await withdraw(
             services.store,
             item.tenant,
             item.run,
@@ -353,6 +386,9 @@ class RunCommands:
             writer=services.process,
             ts=services.now_ns(),
         )
+        if taken_back:
+            await services.store.seals.delete(item.run)
+        return taken_back
 
     async def _withdraw_quietly(self, item: StartItem, seq: int, reason: str) -> None:
         for pause in (0.0, 0.5, 1.0, 2.0, 5.0):
@@ -368,6 +404,15 @@ class RunCommands:
         task = asyncio.create_task(work)
         self._background.add(task)
         task.add_done_callback(self._background.discard)
+
+
+def _refusal(feed: RunFeed, session_id: str, agent_id: str) -> CommandError | None:
+    """Why a start that was decided upon is no run, if it is none."""
+    if feed.withdrawn == SESSION_BUSY:
+        return SessionBusy(session_id)
+    if HANDLE_TAKEN in (feed.withdrawn, feed.finished.error if feed.finished else ""):
+        return AgentIdInUse(agent_id)
+    return Backpressure(feed.withdrawn) if feed.withdrawn else None
 
 
 def _narrowing(request: RunRequest) -> Narrowing:

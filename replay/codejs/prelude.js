@@ -11,10 +11,12 @@
   const MINT = 0, FEED = 1, RUN = 2, REPORT = 3;
   const EVALUATING = 0, RUNNING = 1, OVER = 2;
   const MAX_DEPTH = 100;
+  const MAX_KEPT_FIELDS = 16, MAX_KEPT_LENGTH = 256;
   const TOO_DEEP = "encoding arguments: circular, or nested deeper than " + MAX_DEPTH + " levels";
   const MISPLACED = ": tools can only be called while run(input) is executing";
   const PROMISED = "run returned a Promise; nothing is awaited here, run must return its result";
   const OP_TOOLS = { __proto__: null, Memory: true, Channel: true };
+  const UNKNOWN = { __proto__: null, length: -1 };  /* no value of a program is this one */
   const PLAIN_PROPERTIES = {
     __proto__: null,
     constructor: 1, hasOwnProperty: 1, isPrototypeOf: 1, propertyIsEnumerable: 1,
@@ -60,8 +62,9 @@
   ].map(getPrototypeOf);
 
   /* ---- state of this one execution ---- */
-  const journal = [];          /* recorded calls, flat: tool, input, text, failed */
-  let fed = 0;
+  let calls = [];              /* recorded calls, flat: tool, input, text, failed */
+  let at = 0, end = 0;         /* where the next one is in `calls`, and where they end */
+  let pages = null, last;      /* more of them: a list */
   let next = 0;                /* number of the next tool call */
   let phase = EVALUATING;
   let halt;                    /* an error no program can catch */
@@ -188,7 +191,7 @@
         if (depth === MAX_DEPTH) refuse(site, TOO_DEEP);
         if (isArray(value)) return encodeArray(value, site, depth);
         if (isDate(value)) return encodeDate(value, site, key);
-        return encodeObject(value, site, depth);
+        return encodeObject(value, keys(value), site, depth);
       default:
         return refuseValue(site, "a " + typeof value, key);
     }
@@ -210,17 +213,16 @@
     return text + "]";
   }
 
-  function sortedKeys(object) {
-    const names = keys(object);
+  function sorted(names) {
     for (let i = 1; i < names.length; i++) {
       if (names[i - 1] > names[i]) return sort(names);
     }
     return names;
   }
 
-  function encodeObject(object, site, depth) {
+  function encodeObject(object, unsorted, site, depth) {
     const op = depth === 0 ? site.op : undefined;
-    const names = sortedKeys(object);
+    const names = sorted(unsorted);
     let text = "{", comma = "", pending = op !== undefined;
     for (let i = 0; i < names.length; i++) {
       const name = names[i];
@@ -243,7 +245,63 @@
     if (typeof argument !== "object" || isArray(argument) || isDate(argument)) {
       refuse(site, "argument must be an object");
     }
-    return encodeObject(argument, site, 0);
+    const names = keys(argument);
+    if (!sameNames(names, site.names)) {
+      if (names.length > MAX_KEPT_FIELDS) return encodeObject(argument, names, site, 0);
+      site.fields = fieldsOf(names, site.op);
+      site.names = names;
+    }
+    let field = site.fields, text = "";
+    for (; field.name !== undefined; field = field.next) {
+      const value = argument[field.name];
+      text += value === field.value ? field.text : encodeField(value, field, site);
+    }
+    return text + field.head;
+  }
+
+  /* Calls of one binding mostly repeat the names of the call before and some of its values. So
+   * both are kept with their texts: a list in the order of the text, `head` is what stands before
+   * a value, and the last field has no name and ends the object. */
+  function fieldsOf(names, op) {
+    const list = { __proto__: null, next: { __proto__: null, name: undefined, head: "" } };
+    for (let i = 0; i < names.length; i++) {
+      const name = names[i];
+      if (op !== undefined && name === "op") continue;
+      let before = list;
+      while (before.next.name < name) before = before.next;
+      before.next = { __proto__: null, name, head: "", value: UNKNOWN, text: "", next: before.next };
+    }
+    let field = list.next, head = "{", pending = op !== undefined;
+    for (; field.name !== undefined; field = field.next) {
+      if (pending && field.name > "op") {
+        head += op + ",";
+        pending = false;
+      }
+      field.head = head + quoteKey(field.name) + ":";
+      head = ",";
+    }
+    if (pending) head = head === "{" ? "{" + op : "," + op;
+    else if (head === ",") head = "";
+    field.head = head + "}";
+    return list.next;
+  }
+
+  function sameNames(names, known) {
+    if (names.length !== known.length) return false;
+    for (let i = 0; i < names.length; i++) {
+      if (names[i] !== known[i]) return false;
+    }
+    return true;
+  }
+
+  function encodeField(value, field, site) {
+    const text = field.head + encode(value, site, 1, field.name);
+    const kind = typeof value;
+    if (kind === "number" || (kind === "string" && value.length <= MAX_KEPT_LENGTH)) {
+      field.value = value;
+      field.text = text;
+    }
+    return text;
   }
 
   /* ---- replay ---- */
@@ -262,6 +320,22 @@
     return recorded === input || encode(parsedOr(recorded), site, -1e9) === input;
   }
 
+  function feed(given) {
+    const page = { __proto__: null, calls: given, next: null };
+    if (pages === null) pages = page;
+    else last.next = page;
+    last = page;
+  }
+
+  function turnPage() {
+    if (pages === null) return false;
+    calls = pages.calls;
+    pages = pages.next;
+    at = 0;
+    end = calls.length;
+    return true;
+  }
+
   function call(site, argument) {
     if (halted !== undefined) throw halt;
     if (phase !== RUNNING) {
@@ -271,18 +345,18 @@
     }
     const input = encodeArgument(argument, site);
     if (halted !== undefined) throw halt;  /* by a getter of the argument */
-    const number = next++, at = number * 4;
-    if (at === fed) {
-      halted = ["suspended", number, site.tool, input];
+    if (at === end && !turnPage()) {
+      halted = ["suspended", next, site.tool, input];
       throw halt;
     }
-    if (journal[at] !== site.tool || !sameJson(journal[at + 1], input, site)) {
-      halted = ["diverged", number, journal[at], journal[at + 1], site.tool, input];
+    if (calls[at] !== site.tool || !sameJson(calls[at + 1], input, site)) {
+      halted = ["diverged", next, calls[at], calls[at + 1], site.tool, input];
       throw halt;
     }
-    const text = journal[at + 2];
-    journal[at] = journal[at + 1] = journal[at + 2] = undefined;
-    if (journal[at + 3]) {
+    const text = calls[at + 2], failed = calls[at + 3];
+    at += 4;
+    next++;
+    if (failed) {
       const failure = new NativeError(text);
       captureStackTrace(failure, site.binding);
       throw failure;
@@ -299,6 +373,7 @@
       __proto__: null, tool, op, parsed,
       label: method === tool ? tool : tool + "." + method,
       empty: op === undefined ? "{}" : "{" + op + "}",
+      names: UNKNOWN, fields: undefined,
       binding: { [method](argument) { return call(site, argument); } }[method],
     };
     return site.binding;
@@ -309,8 +384,10 @@
     return new NativeProxy({}, {
       __proto__: null,
       get(target, name) {
+        const known = methods[name];
+        if (known !== undefined) return known;
         if (typeof name === "symbol" || PLAIN_PROPERTIES[name] === 1) return target[name];
-        return methods[name] ?? (methods[name] = bindMethod(tool, name, true, true));
+        return (methods[name] = bindMethod(tool, name, true, true));
       },
       set: () => true,
       deleteProperty: () => true,
@@ -401,10 +478,9 @@
   function report() {
     const running = phase === RUNNING;
     phase = OVER;
-    const at = next * 4;
     let parts = halted;
     if (parts === undefined && (thrown || ended !== undefined)) {
-      if (running && at < fed) parts = ["short", next, journal[at], journal[at + 1]];
+      if (running && (at < end || turnPage())) parts = ["short", next, calls[at], calls[at + 1]];
       else parts = thrown ? describeThrown() : ended;
     }
     return stringify(setPrototypeOf(parts ?? ["undecided"], null));
@@ -413,9 +489,7 @@
   return function host(command, ...given) {
     switch (command) {
       case MINT: return mint();
-      case FEED:
-        for (let i = 0; i < given.length; i++) journal[fed++] = given[i];
-        return undefined;
+      case FEED: return feed(given);
       case RUN: return apply(execute, undefined, given);
       case REPORT: return report();
     }

@@ -6,6 +6,7 @@ Shared by the bench, the kill loop and the fault tests. It looks at processes fr
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import os
@@ -177,7 +178,7 @@ class Server:
         arguments = [*command, "--config", str(deployment.config), "--listen", f"127.0.0.1:{port}"]
         if workers > 1:
             arguments += ["--workers", str(workers)]
-        self.began = time.perf_counter()
+        self.began, self.since = time.perf_counter(), time.time()
         with self.log.open("ab") as output:
             self.process = subprocess.Popen(
                 arguments,
@@ -260,6 +261,17 @@ def wait_for(condition: Callable[[], Any], what: str, limit_s: float = 10.0) -> 
         if time.monotonic() > deadline:
             raise AssertionError(f"waited {limit_s:g} s for {what}")
         time.sleep(0.005)
+
+
+async def eventually(condition: Callable[[], Any], what: str, limit_s: float = 10.0) -> None:
+    """The same on an event loop."""
+    deadline = time.monotonic() + limit_s
+    while True:
+        if condition():
+            return
+        if time.monotonic() > deadline:
+            raise AssertionError(f"waited {limit_s:g} s for {what}")
+        await asyncio.sleep(0.01)
 
 
 def send(pid: int, number: signal.Signals) -> None:

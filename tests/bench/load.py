@@ -18,6 +18,7 @@ import msgspec
 import uvloop
 from msgspec import Struct
 
+from tests.bench.deployment import eventually
 from tests.bench.usage import cpu_seconds
 
 _END_OF_CHUNKS = b"0\r\n\r\n"
@@ -154,8 +155,7 @@ class _Generator:
         self.tally.latencies, self.tally.errors = [], Counter()
         before, own, began = self._cpu(), time.process_time(), time.perf_counter()
         if until_total:
-            while self.tally.total < until_total:
-                await asyncio.sleep(0.02)
+            await eventually(lambda: self.tally.total >= until_total, "runs", 3600)
         else:
             await asyncio.sleep(self.job.window_s)
         latencies, errors = self.tally.latencies, self.tally.errors

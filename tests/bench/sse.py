@@ -122,11 +122,11 @@ async def _chunk(reader: asyncio.StreamReader, silence_s: float) -> bytes:
 
 def _frame(block: bytes) -> Frame | None:
     """None for a comment."""
-    fields = dict(
-        (name, value.removeprefix(b" "))
+    fields = {
+        name: value.removeprefix(b" ")
         for name, _, value in (line.partition(b":") for line in block.split(b"\n"))
         if name
-    )
+    }
     if b"data" not in fields:
         return None
     return Frame(

@@ -25,7 +25,6 @@ from tests.bench.deployment import ROOT, Deployment, Server, descendants, wait_f
 from tests.bench.load import Job, Window
 from tests.bench.usage import cpu_seconds, resident_mb
 
-
 MEMORY_DISK = Path("/dev/shm")
 FLUSH_DELAY_US = 1000
 

@@ -53,7 +53,7 @@ async def one_turn(stage: Stage) -> str:
 
 
 async def opening_with_everything(stage: Stage) -> str:
-    """System prompt, metadata, segments of both roles, lineage and an unlikely text."""
+    """System prompt, metadata, segments of both roles, lineage and unlikely characters."""
     segments = (
         Segment("system", (ContentBlock("trusted-text", "Answer in verse.", cacheable=True),)),
         Segment(
@@ -70,7 +70,6 @@ async def opening_with_everything(stage: Stage) -> str:
         metadata={"order": Raw(b'"A-17"'), "lines": Raw(b"[1,2]")},
         parent_context=ParentContext(root_agent_run_id="r-root", function_key="judge"),
         allowed_hosts=("example.org",),
-        user_tier="",
     )
     return run.run_id
 
@@ -86,6 +85,13 @@ async def parallel_tools(stage: Stage) -> str:
         ),
         openai_text("Kept."),
     )
+    return (await stage.run("asker")).run_id
+
+
+async def spaced_arguments(stage: Stage) -> str:
+    """Arguments as some models write them: over several lines. A stored body is one line."""
+    arguments = '{\n  "op": "set",\r\n  "scope": "user",\n\t"key": "s", "value": [1,\n 2]\n}'
+    stage.vendor.script(asks_for(("call_s", "Memory", arguments)), openai_text("Kept."))
     return (await stage.run("asker")).run_id
 
 
@@ -204,6 +210,7 @@ ON_ONE_STAGE: tuple[MakeOn, ...] = (
     one_turn,
     opening_with_everything,
     parallel_tools,
+    spaced_arguments,
     reasoning,
     out_of_iterations,
     refused_by_vendor,

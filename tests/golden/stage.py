@@ -80,6 +80,10 @@ class Stage:
     runs: list[StartedRun] = field(default_factory=list)
     _ids: int = 0
 
+    def enter(self, name: str) -> None:
+        """The next runs belong to the shape ``name``."""
+        self.name, self._ids = name, 0
+
     def hex(self) -> str:
         """Ids that depend on the shape and on how many were made before."""
         self._ids += 1
@@ -135,8 +139,8 @@ async def open_stage(
 def configured(directory: Path, vendor: FakeVendor, **concurrency: int) -> Any:
     directory.mkdir(parents=True, exist_ok=True)
     path = directory / "loomcycle.yaml"
-    settings = json.dumps({"max_concurrent_runs": 8, **concurrency})
-    path.write_text(f"concurrency: {settings}\nagents:{AGENTS}")
+    limits = {"max_concurrent_runs": 8, "queue_timeout_ms": 5000, **concurrency}
+    path.write_text(f"concurrency: {json.dumps(limits)}\nagents:{AGENTS}")
     environ = vendor_environment(
         vendor,
         LOOMCYCLE_DATA_DIR=str(directory / "data"),
@@ -167,11 +171,12 @@ async def spoken(run: StartedRun, text: str) -> None:
                     seen += json.loads(frame.data)["text"]
 
 
-def asks_for(*calls: tuple[str, str, dict[str, Any]], text: str = "") -> Reply:
-    """An answer of an OpenAI model with several tool calls (id, name, input) at once."""
+def asks_for(*calls: tuple[str, str, dict[str, Any] | str], text: str = "") -> Reply:
+    """An answer of an OpenAI model with tool calls (id, name, input or its text) at once."""
     chunks = [openai_chunk({"role": "assistant", "content": text or None})]
     for index, (call_id, name, value) in enumerate(calls):
-        function = {"name": name, "arguments": json.dumps(value)}
+        arguments = value if isinstance(value, str) else json.dumps(value)
+        function = {"name": name, "arguments": arguments}
         call = {"index": index, "id": call_id, "type": "function", "function": function}
         chunks.append(openai_chunk({"tool_calls": [call]}))
     return Reply([sse(*chunks, openai_chunk(finish="tool_calls"), openai_usage(), done=True)])

@@ -17,6 +17,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.asyncio(loop_scope="module")]
 
 CONFIG = """
 concurrency: {max_concurrent_runs: 16}
+runtime: {reader_grace_ms: 50}
 agents:
   writer: {provider: mock, model: mock-generic}
   speaker: {provider: openai, model: gpt-fake-1}

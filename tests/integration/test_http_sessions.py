@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
+from functools import partial
 
 import pytest
 import pytest_asyncio
 
-from tests.wire.gateway import GatewayUnderTest, open_stream, serving, sse_frames
+from loomcycle.runtime import Runtime
+from tests.wire.gateway import GatewayUnderTest, open_stream, serving, sse_frames, until
 from tests.wire.vendors import FakeVendor, Hold, Reply, environment, openai_chunk, sse
 
 pytestmark = [pytest.mark.integration, pytest.mark.asyncio(loop_scope="module")]
@@ -232,6 +234,12 @@ async def test_an_observer_may_come_and_go(gateway: GatewayUnderTest, vendor: Fa
     assert (await gateway.ended("a_seen"))["status"] == "completed"
 
 
+async def judged(runtime: Runtime, run_id: str) -> bool | None:
+    """Whether the first reader is gone and its grace is over."""
+    left = runtime.services.live.readers(run_id) == 1
+    return (left and not runtime.readers._tasks) or None
+
+
 async def test_a_reader_who_comes_back_in_time_keeps_the_run(
     gateway: GatewayUnderTest, vendor: FakeVendor
 ) -> None:
@@ -244,11 +252,7 @@ async def test_a_reader_who_comes_back_in_time_keeps_the_run(
         other = open_stream(gateway, "GET", f"/v1/runs/{run_id}/stream")
         again = await other.__aenter__()
     await again.until("text")
-    live = gateway.runtime.services.live
-    async with asyncio.timeout(5):
-        while live.readers(run_id) > 1:
-            await asyncio.sleep(0.01)
-    await asyncio.sleep(0.1)  # twice the grace, in which nothing may happen
+    await until(partial(judged, gateway.runtime, run_id))
     hold.set()
     assert [f.event for f in await again.rest()] == ["text", "done"]
     await other.__aexit__(None, None, None)

@@ -37,7 +37,7 @@ COUNTER_BODY = """
 function run(input) {
   let seen = [];
   for (let i = 0; i < Number(input.prompt); i++)
-    seen.push(Memory({op: "incr", scope: "agent", key: "total"}));
+    seen.push(Memory.incr({scope: "agent", key: "total"}));
   return seen.length + " times";
 }
 """

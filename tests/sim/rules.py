@@ -49,7 +49,7 @@ class Profile:
     skew_s: float
 
 
-RULES = ("crash", "suspend", "stop", "forget", "restart", "leave", "cancel")
+RULES = ("crash", "crash", "suspend", "suspend", "stop", "forget", "restart", "leave", "cancel")
 
 
 def draw_profile(rng: random.Random) -> Profile:
@@ -57,7 +57,7 @@ def draw_profile(rng: random.Random) -> Profile:
     return Profile(
         hosts=hosts,
         slots=rng.choice((1, 2, 4)),
-        callers=rng.randint(4, 9),
+        callers=rng.randint(4, 12),
         rules=tuple(rule for rule in RULES if rng.random() < 0.5),
         fault_rate=rng.choice((0.0, 0.0, 0.01, 0.04, 0.1)),
         core_loss=rng.choice((0.0, 0.0, 0.2)),
@@ -75,7 +75,7 @@ async def play(world: World) -> None:
         await asyncio.sleep(0.01)
     world.fault_rate, world.core_loss = profile.fault_rate, profile.core_loss
     callers = world.spawn(_callers(world, profile))
-    for _ in range(world.rng.randint(4, 12)):
+    for _ in range(world.rng.randint(6, 24)):
         await asyncio.sleep(world.rng.expovariate(1.5))
         if profile.rules:
             _apply(world, profile, world.rng.choice(profile.rules))
@@ -92,7 +92,7 @@ def _new_host(world: World, profile: Profile) -> Host:
 
 async def _callers(world: World, profile: Profile) -> None:
     for number in range(profile.callers):
-        await asyncio.sleep(world.rng.expovariate(2.0))
+        await asyncio.sleep(world.rng.expovariate(1.2))
         client = Client(world, f"c{number + 1}", _habits(world, profile))
         world.clients.append(client)
         world.spawn(client.live())
@@ -134,6 +134,7 @@ def _request(rng: random.Random, agent: str) -> RunRequest:
         user_id=rng.choice(("", "ann", "bob")),
         tenant_id=rng.choice(("", "acme")) if rng.random() < 0.3 else "",
         interactive=rng.random() < 0.3,
+        user_bearer="b" * 20 if rng.random() < 0.3 else "",
     )
 
 

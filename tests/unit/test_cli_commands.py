@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -38,6 +39,15 @@ def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     file = tmp_path / "loomcycle.yaml"
     file.write_text(CONFIG)
     return file
+
+
+@pytest.fixture(autouse=True)
+def _logging_as_before() -> Iterator[None]:
+    """``serve`` sends the process log to stderr, which is captured for one test only."""
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    yield
+    root.handlers[:], root.level = handlers, level
 
 
 # --- general rules ------------------------------------------------------------------------
@@ -290,7 +300,8 @@ def test_a_faulty_configuration_stops_the_server_with_every_problem(
     config.write_text("agents: {a: {tier: huge}}\nconcurrency: {max_concurrent_runs: 0}")
     assert main(["serve", "--config", str(config)]) == 1
     printed = capsys.readouterr().err
-    assert "\nconfig: 2 problems:\n" in printed
+    assert re.search(r"\nconfig: \d problems:\n", printed)
+    assert "agents.a.tier" in printed
     assert "concurrency.max_concurrent_runs" in printed
     assert "loomcycle build: version=" in printed.splitlines()[0]
 

@@ -76,6 +76,14 @@ async def test_an_end_completes_the_response() -> None:
     assert stream.ended
 
 
+async def test_the_last_frames_and_the_end_are_one_send() -> None:
+    client = AsgiClient()
+    await stream_to(client).write(FRAMES, last=True)
+    (message,) = client.sent
+    assert message["more_body"] is False
+    assert message["body"].count(b"event: ") == 2
+
+
 async def test_a_broken_off_stream_never_looks_complete() -> None:
     client = AsgiClient(body=[])
     client.scope["extensions"] = {HANG_UP: Connection(client, stuck=False)}
