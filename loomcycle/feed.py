@@ -25,6 +25,9 @@ FIRST_COMMIT_POLL_S = 0.1
 OWN_POLL_S = 2.0
 REMOTE_POLL_S = 0.5
 
+WATCH_EVERY_S = 1.0
+"""How often a reader tells the run's owner elsewhere that it follows, also while text flows."""
+
 MAX_WAITING = 256
 """Live commits and deltas kept for a reader that does not fetch them (back-pressure)."""
 
@@ -103,6 +106,7 @@ class RunFeed:
         self._read_seq = 0
         self._writer = ""
         self._unfollow: Callable[[], None] | None = None
+        self._watched = 0.0
         self._behind = False
         self.started: RunStarted | None = None
         self.finished: RunFinished | None = None
@@ -174,6 +178,7 @@ class RunFeed:
                 else:
                     await self._commit(item, frames)
             if frames or self.ended:
+                self._keep_watching(loop.time())
                 return frames
             poll = self._poll_s()
             if deadline is not None:
@@ -218,7 +223,14 @@ class RunFeed:
     async def _follow(self) -> None:
         if self._unfollow is None:
             self._unfollow = await self._live.follow_remote(self.run_id, self)
+        self._watched = asyncio.get_running_loop().time()
         self._store.live.poke(self.run_id, b"watch")
+
+    def _keep_watching(self, now: float) -> None:
+        elsewhere = self._unfollow is not None and self._writer != self._process
+        if elsewhere and not self.ended and now - self._watched >= WATCH_EVERY_S:
+            self._watched = now
+            self._store.live.poke(self.run_id, b"watch")
 
     async def _catch_up(self, frames: list[FeedFrame]) -> None:
         """Read what the journal holds beyond what was seen."""

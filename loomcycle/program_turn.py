@@ -7,6 +7,8 @@ randomness come from the journal, so recovery and verification see the same turn
 from __future__ import annotations
 
 import asyncio
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 from msgspec import Raw
 
@@ -21,10 +23,13 @@ from events.vocabulary import (
 )
 from loomcycle.journal import RunJournal
 from loomcycle.services import Services
-from replay.codejs import Failed, Finished, Interpreter, timed_out
+from replay.codejs import Failed, Finished, Interpreter, Outcome, timed_out
 from replay.codejs import ToolCall as ProgramCall
 from replay.machine import CallModel
 from replay.program import CODE_MODEL, RecordedCalls, call_id, program_hash, program_of
+
+_THREADS = ThreadPoolExecutor(max_workers=16, thread_name_prefix="program")
+"""Their own, so that endless programs keep nobody waiting but each other."""
 
 
 class ProgramTurn:
@@ -44,11 +49,7 @@ class ProgramTurn:
         """Stage the turn's events."""
         journal, state = self._journal, self._journal.state
         asked = program_hash(state, self._program)
-        outcome = await asyncio.to_thread(
-            self._interpreter.advance,
-            self._calls.of(state),
-            time_limit_s=self._remaining_s(),
-        )
+        outcome = await self._advance()
         if isinstance(outcome, ProgramCall) and self._remaining_s() <= 0:
             outcome = timed_out(self._program.budget_s)
         match outcome:
@@ -83,6 +84,25 @@ class ProgramTurn:
                 stop_reason="tool_use" if isinstance(outcome, ProgramCall) else "end_turn",
             )
         )
+
+    async def _advance(self) -> Outcome:
+        """What the program does next. When cancelled, its thread is told and left behind."""
+        left: list[str] = []
+        advance = partial(
+            self._interpreter.advance,
+            self._calls.of(self._journal.state),
+            time_limit_s=self._remaining_s(),
+            cancelled_because=lambda: left[0] if left else None,
+        )
+        try:
+            outcome = await asyncio.get_running_loop().run_in_executor(_THREADS, advance)
+        except asyncio.CancelledError:
+            left.append("the turn was given up")
+            self._interpreter = Interpreter(self._program)
+            raise
+        if isinstance(outcome, ProgramCall):
+            _THREADS.submit(self._interpreter.prepare)
+        return outcome
 
     def _remaining_s(self) -> float:
         """Wall-clock seconds that are left of the run's budget."""

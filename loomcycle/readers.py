@@ -16,30 +16,37 @@ from loomcycle.services import Services
 log = logging.getLogger("loomcycle.readers")
 
 DISCONNECTED = "client disconnected"
-REMOTE_READER_S = 2.5
-"""A reader elsewhere pokes at least this often."""
+
+ECHO_S = 0.2
+"""The last poke of a reader that left may still come back to its own process."""
+
 
 
 class Readers:
-    """``grace_s``: how long a plain run outlives its last reader."""
+    """``grace_s``: how long a plain run outlives its last reader.
+
+    A reader elsewhere pokes each second (``feed.WATCH_EVERY_S``): a shorter grace misses it.
+    """
 
     def __init__(self, services: Services, *, grace_s: float) -> None:
         self._services = services
         self._grace_s = grace_s
-        self._seen_elsewhere: dict[str, float] = {}
+        self._left_at: dict[str, float] = {}
+        self._seen_elsewhere: set[str] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._closing = False
 
     def seen_elsewhere(self, run_id: str) -> None:
         """A reader in another process follows ``run_id`` now."""
-        if run_id in self._seen_elsewhere or self._services.live.readers(run_id):
-            self._seen_elsewhere[run_id] = asyncio.get_running_loop().time()
+        left_at = self._left_at.get(run_id)
+        if left_at is not None and asyncio.get_running_loop().time() - left_at > ECHO_S:
+            self._seen_elsewhere.add(run_id)
 
     def left(self, tenant: str, run_id: str) -> None:
         """A client of this process stopped reading a run that should not outlive its readers."""
         if self._closing:
             return
-        self._seen_elsewhere.setdefault(run_id, float("-inf"))
+        self._left_at[run_id] = asyncio.get_running_loop().time()
         task = asyncio.create_task(self._cancel_unless_read(tenant, run_id))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -52,10 +59,10 @@ class Readers:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def _cancel_unless_read(self, tenant: str, run_id: str) -> None:
-        loop = asyncio.get_running_loop()
         await asyncio.sleep(self._grace_s)
-        seen = self._seen_elsewhere.pop(run_id, float("-inf"))
-        if self._services.live.readers(run_id) or loop.time() - seen < REMOTE_READER_S:
+        del self._left_at[run_id]
+        if self._services.live.readers(run_id) or run_id in self._seen_elsewhere:
+            self._seen_elsewhere.discard(run_id)
             return
         try:
             await cancel_run(self._services, tenant, run_id, DISCONNECTED)

@@ -20,6 +20,10 @@ from replay.state import Call
 RECOVERY_MARGIN_NS = 60_000_000_000
 """Own stores are searched from this long before the call on (clocks of several machines)."""
 
+FRESH_NS = 1_000_000_000
+"""A call that begins later than this after it was asked for may have passed to another worker
+without this one's noticing; less than a lease lasts."""
+
 UNKNOWN_OUTCOME = (
     "interrupted: the runtime stopped while this call was under way; whether it took effect is "
     "unknown, and it was not repeated"
@@ -114,7 +118,8 @@ class ToolTurn:
     def _context(self, call: Call) -> CallContext:
         state = self._journal.state
         facts = state.started
-        recovering = call.n <= self._resumed_n
+        now = self._services.now_ns()
+        recovering = call.n <= self._resumed_n or now - call.ts > FRESH_NS
         last = state.last_usage
         return CallContext(
             run_id=facts.run,
@@ -126,7 +131,7 @@ class ToolTurn:
             effect_id=self._effect_id(call),
             plan=state.plan,
             started_ns=state.started_ns,
-            now_ns=self._services.now_ns(),
+            now_ns=now,
             recovering_since=call.ts - RECOVERY_MARGIN_NS if recovering else None,
             provider=state.provider,
             model=state.model,

@@ -58,9 +58,9 @@ class EventStream:
             if size >= PIECE:
                 await self._body(b"".join(pieces))
                 pieces, size = [], 0
-        self.ended = last
         if pieces or last:
             await self._body(b"".join(pieces), more=not last)
+        self.ended = last
 
     async def follow(self, feed: RunFeed) -> None:
         """Send what ``feed`` has until the run ends, then end the response. Raises LogError."""

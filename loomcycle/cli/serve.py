@@ -7,8 +7,11 @@ are imported only when they are needed.
 from __future__ import annotations
 
 import logging
+import signal
 import sys
 from pathlib import Path
+from types import FrameType
+from typing import NoReturn
 
 import click
 
@@ -49,6 +52,8 @@ def serve(configs: tuple[Path, ...], workers: int, listen: str | None, tether: i
     configuration directory are tried.
     """
     start_logging()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _leave)
     supervised = tether >= 0
     if not supervised:
         build = this_build()
@@ -72,6 +77,12 @@ def serve(configs: tuple[Path, ...], workers: int, listen: str | None, tether: i
         status = run_replica(loaded, address, tether=tether)
     if status:
         raise Quiet(status)
+
+
+def _leave(number: int, frame: FrameType | None) -> NoReturn:
+    """Until the event loop listens to signals itself, there is nothing to hand over."""
+    boot.info("shutting down…")
+    raise SystemExit(0)
 
 
 def _load(configs: tuple[Path, ...]) -> LoadedConfig:

@@ -65,10 +65,13 @@ def main() -> int:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         with _data_dir(given.data, given.keep_serving) as data, _server(directory, data) as demo:
-            proven = _show(demo, directory)
+            proven, run_id = _show(demo, directory)
             if given.keep_serving:
+                _say("What to try next, in another terminal:")
+                print(_next_steps(demo, run_id))
                 _say(f"Serving on {demo.url}; Ctrl-C stops.")
-                demo.server.wait()
+                return demo.server.wait()
+            _say("`make run` does the same, keeps serving, and says what to try next.")
             return 0 if proven else 1
     except CommandFailed as failure:
         print(f"demo: {failure}", file=sys.stderr)
@@ -77,7 +80,8 @@ def main() -> int:
         return 0 if given.keep_serving else 1
 
 
-def _show(demo: Demo, directory: Path) -> bool:
+def _show(demo: Demo, directory: Path) -> tuple[bool, str]:
+    """Whether the run completed and was proven, and its id."""
     _say(f"The agent `survey` looks at {directory}: a run, shown as it happens.")
     survey = _run_agent(demo, "survey", NO_WORDS)
     _say("The same run again, from its journal alone: nothing is called, everything is compared.")
@@ -87,9 +91,7 @@ def _show(demo: Demo, directory: Path) -> bool:
             _say(f"{key} is set: the agent `{agent}` answers a question about {directory}.")
             _run_agent(demo, agent, QUESTION)
             break
-    _say("What to try next:")
-    print(_next_steps(demo, survey))
-    return survey.completed and proven
+    return survey.completed and proven, survey.run_id
 
 
 def _run_agent(demo: Demo, agent: str, prompt: str) -> Transcript:
@@ -104,19 +106,17 @@ def _loomcycle(demo: Demo, *arguments: str) -> bool:
     return subprocess.run(_command(*arguments), env=demo.environ, check=False).returncode == 0
 
 
-def _next_steps(demo: Demo, survey: Transcript) -> str:
-    loomcycle = str(Path(sys.executable).with_name("loomcycle"))
-    with contextlib.suppress(ValueError):
-        loomcycle = str(Path(loomcycle).relative_to(Path.cwd()))
+def _next_steps(demo: Demo, run_id: str) -> str:
+    """Three commands for another terminal: curl, a real model, the command line."""
+    loomcycle = Path(sys.executable).with_name("loomcycle")
+    if loomcycle.is_relative_to(Path.cwd()):
+        loomcycle = loomcycle.relative_to(Path.cwd())
     data = shlex.quote(demo.environ["LOOMCYCLE_DATA_DIR"])
     body = f'{{"agent":"survey","prompt":"nats","user_id":"{USER}"}}'
-    return "\n".join(
-        (
-            f"  curl -N {demo.url}/v1/runs -H 'Content-Type: application/json' -d '{body}'",
-            "  ANTHROPIC_API_KEY=... make run        # or OPENAI_API_KEY: a model looks around too",
-            f"  LOOMCYCLE_DATA_DIR={data} {loomcycle} log run {survey.run_id}",
-            "",
-        )
+    return (
+        f"  curl -N {demo.url}/v1/runs -H 'Content-Type: application/json' -d '{body}'\n"
+        "  ANTHROPIC_API_KEY=... make run        # or OPENAI_API_KEY: a model looks around too\n"
+        f"  LOOMCYCLE_DATA_DIR={data} {loomcycle} log run {run_id}"
     )
 
 

@@ -38,6 +38,9 @@ PATIENCE_S = 30.0
 READ_PAGE = 2000
 """Messages read at a time while folding; bounds memory and pauses of the event loop."""
 
+EFFECTS_KEPT = 512
+"""Effects of other processes that a scope remembers."""
+
 _RETRY_S = 0.1
 _LAG_S = 0.005
 _FIRST_BACKOFF_S = 0.001
@@ -96,6 +99,9 @@ class MemoryScope:
         self._sweep_ns = sweep_ns
         self._filter = subjects.memory_scope(*address)
         self._loaded = False
+        self._effects: dict[str, bytes] = {}
+        """Results of the latest effects of others by id: an owner that lost its run unnoticed
+        finds there what the next one did in its place."""
         self._writing = asyncio.Lock()
         self._folding = asyncio.Lock()
 
@@ -129,6 +135,9 @@ class MemoryScope:
         uncertain = False
         backoff = 0.0
         while True:
+            done = self._effects.get(effect.effect_id)
+            if done is not None:
+                return done
             rows, base = self.rows, self.rows.seq
             try:
                 decision = decide(rows)
@@ -200,12 +209,19 @@ class MemoryScope:
                 done = _result(event)
             if message.seq <= rows.seq:
                 continue
+            if event is not None and event.effect_id:
+                self._remember(event)
             rows.mark(message.seq, message.time_ns)
             if event is None:
                 rows.seq = message.seq
             else:
                 rows.apply(message.seq, event)
         return done
+
+    def _remember(self, event: MemoryWritten) -> None:
+        self._effects[event.effect_id] = _result(event)
+        if len(self._effects) > EFFECTS_KEPT:
+            del self._effects[next(iter(self._effects))]
 
     async def _recorded(self, effect: Effect, since_ns: int, deadline: _Deadline) -> bytes | None:
         """The result of this effect if the log has it among what it stored since ``since_ns``."""

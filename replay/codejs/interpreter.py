@@ -8,13 +8,12 @@ Specification: section 6 of code-js.
 
 import operator
 from collections.abc import Callable, Iterator, Sequence
-from functools import lru_cache
-from importlib import resources
 from typing import Any
 
 import msgspec
 import quickjs
 
+from replay.codejs.contexts import FEED, REPORT, RUN, contexts_for
 from replay.codejs.outcome import (
     Call,
     Failed,
@@ -30,11 +29,6 @@ from replay.codejs.outcome import (
 from replay.codejs.program import Program, check, fnv1a_32
 from replay.codejs.watchdog import WATCHDOG
 
-_PRELUDE, _CLOCK = (
-    resources.files(__package__).joinpath(name).read_text("utf-8")
-    for name in ("prelude.js", "clock.js")
-)
-_MINT, _FEED, _RUN, _REPORT = range(4)
 _FIELDS = 4
 _FEED_ARGUMENTS = _FIELDS * 500
 _ENTRY = "\n;typeof run === 'function' ? run : undefined"
@@ -68,13 +62,13 @@ class Interpreter:
     def __init__(self, program: Program) -> None:
         self.program = program
         lines = program.source.count("\n") + 1
-        self._prelude, clock = _own_scripts(lines)
+        self._contexts = contexts_for(lines)
         self._arguments = (
             _well_formed(program.source) + _ENTRY,
             lines,
             msgspec.json.encode(program.input, order="sorted").decode(),
             msgspec.json.encode(list(program.tools)).decode(),
-            clock,
+            self._contexts.clock,
             float(fnv1a_32(program.seed)),  # the wrapper cuts integers to 32 bits
             float(program.started_ms),
         )
@@ -110,6 +104,11 @@ class Interpreter:
                 return self._unless_cancelled(outcome, cancelled_because)
         return self._unless_cancelled(timed_out(self.program.budget_s), cancelled_because)
 
+    def prepare(self) -> None:
+        """Do ahead, in any thread, what the next :meth:`advance` (of any program) would do first:
+        call it once a turn while the tool call is under way. Never needed, bounded in memory."""
+        self._contexts.prepare()
+
     def close(self) -> None:
         """Forget the recorded calls. The next :meth:`advance` is as good as the first."""
         self._seen, self._journal, self._journal_size = [], [], 0
@@ -137,16 +136,10 @@ class Interpreter:
     def _attempt(self, time_s: float) -> Outcome | None:
         """One execution in a fresh context; None: ``time_s`` was not enough."""
         program = self.program
-        context = quickjs.Context()
+        context, host = self._contexts.take()
         context.set_max_stack_size(program.stack_limit)
-        host = context.eval(self._prelude)
-        context.set_time_limit(0.0)
-        try:
-            host(_MINT)
-        except quickjs.JSException:
-            context.set_time_limit(-1.0)
         for at in range(0, len(self._journal), _FEED_ARGUMENTS):
-            host(_FEED, *self._journal[at : at + _FEED_ARGUMENTS])
+            host(FEED, *self._journal[at : at + _FEED_ARGUMENTS])
         memory = program.memory_limit + _ENGINE_MEMORY + 2 * self._journal_size
         context.set_memory_limit(memory)
         context.set_time_limit(time_s)
@@ -164,7 +157,7 @@ class Interpreter:
     def _execute(self, host: quickjs.Object) -> str:
         """Run the program; what left the context is an interrupt, a halt or lack of memory."""
         try:
-            host(_RUN, *self._arguments)
+            host(RUN, *self._arguments)
         except quickjs.JSException as error:
             return str(error)
         return ""
@@ -199,16 +192,9 @@ class Interpreter:
         return load_failed(self.program.agent_name, f"parse: {problem}")
 
 
-@lru_cache(maxsize=64)
-def _own_scripts(lines: int) -> tuple[str, str]:
-    """Our scripts behind so many empty lines that no line number of theirs is the program's."""
-    blank = "\n" * lines
-    return blank + _PRELUDE, blank + _CLOCK
-
-
 def _report(host: quickjs.Object) -> list[Any]:
     try:
-        return msgspec.json.decode(host(_REPORT), type=list[Any])
+        return msgspec.json.decode(host(REPORT), type=list[Any])
     except quickjs.JSException:
         return ["running", False, "an exception that cannot be converted to text"]
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import signal
 import sys
 import time
-from collections import Counter
+from collections import defaultdict
 from pathlib import Path
 from types import FrameType
 
@@ -34,8 +34,8 @@ class Profile(Struct, kw_only=True):
 class _Sampler:
     def __init__(self, out: Path) -> None:
         self._out = out
-        self._own: Counter[str] = Counter()
-        self._total: Counter[str] = Counter()
+        self._own: dict[str, float] = defaultdict(float)
+        self._total: dict[str, float] = defaultdict(float)
         self._samples = 0
         self._last = self._began = self._process = 0.0
 

@@ -45,7 +45,8 @@ class EffectFact(Struct, frozen=True, omit_defaults=True, kw_only=True):
 
 
 class StateFacts(Struct, frozen=True, kw_only=True):
-    """The end of the fold. ``conversation`` is the rolling hash over all messages."""
+    """The end of the fold. ``conversation`` is the rolling hash over all messages; ``masked``
+    has (event, message, block) of each mask that a model sees."""
 
     phase: str
     n: int
@@ -62,7 +63,7 @@ class StateFacts(Struct, frozen=True, kw_only=True):
     usage: UsageTotals | None
     final_text: str
     error: str
-    masked: dict[int, tuple[int, int]]
+    masked: tuple[tuple[int, int, int], ...]
     taken: tuple[str, ...]
 
 
@@ -204,7 +205,7 @@ def _state_facts(state: State) -> StateFacts:
         usage=state.usage,
         final_text=_shown(state.final_text),
         error=state.error,
-        masked=dict(sorted(state.masked.items())),
+        masked=tuple((n, *place) for n, place in sorted(state.masked.items())),
         taken=tuple(sorted(state.taken)),
     )
 

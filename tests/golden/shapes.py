@@ -302,4 +302,4 @@ def why_of(make: MakeOn | MakeIn) -> str:
     return (make.__doc__ or "").strip()
 
 
-NAMES = tuple(name_of(make) for make in (*ON_ONE_STAGE, *IN_A_DIRECTORY))
+NAMES = (*map(name_of, ON_ONE_STAGE), *map(name_of, IN_A_DIRECTORY))

@@ -195,12 +195,20 @@ def test_the_default_command_is_serve(place: Place) -> None:
     assert server.stop() == 0
 
 
-def test_told_to_stop_while_it_starts_a_server_stops(place: Place) -> None:
-    server = place.start("serve", "--listen", "127.0.0.1:0")
-    until(lambda: "config: 2 agent(s)" in server.messages)
-    until(lambda: (place.data / "nats").exists())
+@pytest.mark.parametrize("workers", ["1", "2"])
+@pytest.mark.parametrize("moment", ["loomcycle build", "config: 2 agent(s)", "nats-server"])
+def test_told_to_stop_while_it_starts_a_server_stops(
+    place: Place, moment: str, workers: str
+) -> None:
+    server = place.start("serve", "--listen", "127.0.0.1:0", "--workers", workers)
+    if moment == "nats-server":
+        until(lambda: (place.data / "nats" / "server.conf").exists())
+    else:
+        until(lambda: moment in server.messages)
+    descendants = [pid for child in children_of(server.pid) for pid in (child, *children_of(child))]
     assert server.stop() == 0
-    until(lambda: not children_of(server.pid))
+    until(lambda: not any(map(alive, descendants)))
+    assert "Traceback" not in server.messages
 
 
 def test_a_taken_port_is_told(place: Place) -> None:

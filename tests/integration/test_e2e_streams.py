@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.asyncio(loop_scope="module")]
 
 CONFIG = """
 concurrency: {{max_concurrent_runs: 32, max_queue_depth: 64}}
-runtime: {{reader_grace_ms: 2000}}
+runtime: {{reader_grace_ms: 1600}}
 volumes:
   docs: {{path: {docs}, mode: ro}}
 agents:
@@ -223,12 +223,34 @@ async def _known(client: Client) -> str | None:
 async def test_a_reader_on_another_replica_keeps_a_run_alive(
     pair: Pair, vendor: FakeVendor
 ) -> None:
-    drip = Drip(reply("anthropic", *(f"{n} " for n in range(60))))
+    words = [f"{n} " for n in range(45)]
+    drip = Drip(reply("anthropic", *words))
     vendor.script(drip.reply)
-    client = Client()
-    flowing = asyncio.create_task(drip.flow(0.08))
-    await client.start(pair.first.http, {"agent": "speaker", "prompt": "go"}, limit=4)
-    await client.attach(pair.second.http)
-    await flowing
-    assert ended_with(client.frames) == "done"
-    assert text_of(client.frames) == "".join(f"{n} " for n in range(60))
+    client, observer = Client(), Client()
+    flowing = asyncio.create_task(drip.flow(0.06))
+    body = {"agent": "speaker", "prompt": "go"}
+    leaves_late = asyncio.create_task(client.start(pair.first.http, body, limit=8))
+    observer.run = await until(lambda: _known(client))
+    await observer.attach(pair.second.http)
+    await asyncio.gather(leaves_late, flowing)
+    assert ended_with(observer.frames) == "done"
+    assert text_of(observer.frames) == "".join(words)
+
+
+@pytest.mark.parametrize("home", [0, 1])
+async def test_a_run_that_nobody_reads_any_more_is_cancelled_wherever_it_runs(
+    pair: Pair, vendor: FakeVendor, home: int
+) -> None:
+    vendor.script(*(reply("anthropic", "one ", asyncio.Event()) for _ in range(6)))
+    handles = [f"a_{home}_{n}" for n in range(6)]
+    await asyncio.gather(
+        *(
+            Client().start(
+                pair[home].http, {"agent": "speaker", "prompt": "go", "agent_id": handle}, limit=2
+            )
+            for handle in handles
+        )
+    )
+    for handle in handles:
+        row = await pair[1 - home].ended(handle)
+        assert (row["status"], row["stop_reason"]) == ("cancelled", "client disconnected")

@@ -7,7 +7,10 @@ from collections.abc import AsyncIterator
 
 import pytest
 import pytest_asyncio
+from starlette.routing import Route
 
+from gateways.http.app import build_app
+from gateways.http.authentication import Guard
 from tests.wire.gateway import GatewayUnderTest, serving, until
 from tests.wire.vendors import FakeVendor, Hold, Reply, environment, openai_chunk, sse
 
@@ -90,6 +93,13 @@ async def test_nothing_under_v1_is_open(
     response = await gateway.http.request(method, path, headers=headers, content=b"nonsense")
     assert (response.status_code, response.text) == (401, "unauthorized\n")
     assert "www-authenticate" not in response.headers
+
+
+async def test_every_route_but_the_probes_has_a_guard(gateway: GatewayUnderTest) -> None:
+    routes = [route for route in build_app(gateway.runtime).routes if isinstance(route, Route)]
+    unguarded = [route.path for route in routes if not isinstance(route.app, Guard)]
+    assert unguarded == ["/healthz", "/readyz"]
+    assert len(routes) == len(GUARDED) + len(unguarded)
 
 
 @pytest.mark.parametrize(("method", "path"), [("PUT", "/v1/runs"), ("DELETE", "/v1/agents/a_1")])

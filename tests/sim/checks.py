@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -10,7 +11,6 @@ import msgspec
 from events import state
 from events.commit import BrokenChain
 from events.commit import check_all as check_chain
-from events.ids import first_run_of
 from events.memory_store import MemoryServer
 from events.plan import decode_plan
 from events.state import MemoryWritten
@@ -192,9 +192,21 @@ def _sessions(world: World) -> None:
             sessions.setdefault(row.started.session, []).append(row)
     for session, rows in sessions.items():
         _one_at_a_time(world, f"session {session}", rows)
-        entries = [first_run_of(session), *_admitted(world.server, rows[0].tenant, session)]
-        if entries[-1] not in world.index.runs:
-            world.violation(f"session {session} is locked for ever by {entries[-1]}")
+        for earlier, later in pairwise(sorted(rows, key=lambda row: row.born)):
+            previous = later.started.previous if later.started is not None else None
+            if previous is None or previous.run != earlier.id:
+                world.violation(f"{later.id} goes on after {previous}, not after {earlier.id}")
+
+
+def locked_sessions(world: World) -> list[str]:
+    """Sessions whose last admitted run never began."""
+    found = {}
+    for row in world.index.runs.values():
+        if row.started is not None:
+            admitted = _admitted(world.server, row.tenant, row.started.session)
+            if admitted and admitted[-1] not in world.index.runs:
+                found[row.started.session] = row
+    return list(found)
 
 
 def _admitted(server: MemoryServer, tenant: str, session: str) -> list[str]:
@@ -215,7 +227,7 @@ def _handles(world: World) -> None:
 
 def _one_at_a_time(world: World, what: str, rows: list[RunRow]) -> None:
     rows = sorted(rows, key=lambda row: row.born)
-    for earlier, later in zip(rows, rows[1:], strict=False):
+    for earlier, later in pairwise(rows):
         if not earlier.ended or later.born < earlier.ended:
             world.violation(f"{what} holds {earlier.id} and {later.id} at once")
 

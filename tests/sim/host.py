@@ -11,7 +11,7 @@ import contextlib
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
-from contextvars import ContextVar, copy_context
+from contextvars import Context, ContextVar
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -152,7 +152,7 @@ class Host:
     def __init__(self, world: World, name: str, *, slots: int, skew_ns: int, alone: bool) -> None:
         self.world, self.name, self.slots = world, name, slots
         self.lane = world.loop.lane(name)
-        self._context = copy_context()
+        self._context = Context()
         self._context.run(OWNER.set, self.lane)
         self.connections: list[Connection] = []
         self.booted = self.stopping = self.dead = self.lost = False

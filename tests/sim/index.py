@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from events.commit import Commit, decode
 from events.log import EventStore
+from events.memory_leases import loop_time
 from events.memory_store import MemoryServer
 from events.streams import RUN_STREAM_NAMES
 from events.vocabulary import Event, RunFinished, RunStarted, RunWithdrawn
@@ -20,7 +21,10 @@ from projections.rows import Session
 
 @dataclass
 class RunRow:
-    """``born`` and ``ended`` count stored commits of all runs; ``ended`` 0 means running."""
+    """``born`` and ``ended`` count stored commits of all runs; ``ended`` 0 means running.
+
+    ``born_at`` and ``ended_at`` are the loop's time of these commits.
+    """
 
     id: str
     tenant: str
@@ -30,6 +34,8 @@ class RunRow:
     last_commit: int = 0
     last_commit_ns: int = 0
     ended: int = 0
+    born_at: float = 0.0
+    ended_at: float = 0.0
     status: str = ""
     error: str = ""
     commits: list[Commit] = field(default_factory=list)
@@ -70,6 +76,7 @@ class Index:
             first = commit.records()[0].event
             started = first if isinstance(first, RunStarted) else None
             row = RunRow(commit.run, tenant, started, commit.header.writer, self._stored)
+            row.born_at = loop_time()
             self.runs[commit.run] = row
         row.commits.append(commit)
         row.owner = commit.header.writer
@@ -78,8 +85,10 @@ class Index:
             match record.event:
                 case RunFinished(status=status, error=error):
                     row.ended, row.status, row.error = self._stored, status, error
+                    row.ended_at = loop_time()
                 case RunWithdrawn(reason=reason):
                     row.ended, row.status, row.error = self._stored, "withdrawn", reason
+                    row.ended_at = loop_time()
         self._on_commit(row, commit, before)
 
 

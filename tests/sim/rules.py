@@ -170,7 +170,7 @@ def _crash(world: World, profile: Profile) -> None:
 
 def _crashed(world: World, profile: Profile, host: Host) -> None:
     world.crash(host)
-    world.loop.call_later(world.rng.random() * 6, _new_host, world, profile)
+    world.later(world.rng.random() * 6, _new_host, world, profile)
 
 
 def _suspend(world: World, profile: Profile) -> None:
@@ -187,7 +187,7 @@ def _stop(world: World, profile: Profile) -> None:
         world.met.add("stop")
         world.disturbed_at = world.loop.time()
         host.stop()
-        world.loop.call_later(world.rng.random() * 3, _new_host, world, profile)
+        world.later(world.rng.random() * 3, _new_host, world, profile)
 
 
 def _forget(world: World, profile: Profile) -> None:

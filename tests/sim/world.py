@@ -11,6 +11,7 @@ import gc
 import logging
 import random
 from collections.abc import Callable, Coroutine
+from contextvars import copy_context
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,8 +19,9 @@ from events.commit import Commit
 from events.memory_store import Fault, MemoryServer
 from events.vocabulary import RunClaimed
 from tests.sim.agents import Witness
-from tests.sim.checks import check_all
-from tests.sim.clients import EXPECTED_ERRORS, Client
+from loomcycle.commands.requests import RunRequest
+from tests.sim.checks import check_all, locked_sessions
+from tests.sim.clients import EXPECTED_ERRORS, Client, Habits
 from tests.sim.host import SUBJECT, Host, Logs
 from tests.sim.index import Index, RunRow
 from tests.sim.loop import SimLoop
@@ -71,6 +73,7 @@ class World:
         self.disturbed_at = -1.0
         self.traps: list[Trap] = []
         self.steps = False
+        self._context = copy_context()
         self.server = MemoryServer(self._hook, now_ns=self.now_ns)
         self.index = Index(self.server, self._stored)
         self._lease_faults: set[str] = set()
@@ -87,8 +90,12 @@ class World:
         self.note("!!", what)
         self.violations.append(what)
 
+    def later(self, seconds: float, function: Callable[..., object], *args: object) -> None:
+        """Call ``function`` when the time comes, whatever becomes of the process that asks."""
+        self.loop.call_later(seconds, function, *args, context=self._context)
+
     def spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
-        task = self.loop.create_task(work)
+        task = self.loop.create_task(work, context=self._context.copy())
         task.add_done_callback(self._spawned)
         return task
 
@@ -139,7 +146,7 @@ class World:
         self.met.add("suspend")
         self.disturbed_at = self.loop.time()
         host.suspend()
-        self.loop.call_later(seconds, self.resume, host)
+        self.later(seconds, self.resume, host)
 
     def resume(self, host: Host) -> None:
         if host.suspended and not host.dead:
@@ -216,8 +223,21 @@ class World:
             self.violation(f"{client.name} was refused with {code}")
         if code == "session_not_found":
             self.violation(f"{client.name}: session {client.habits.session} is not found")
+        if code == "session_busy" and not self._was_busy(client):
+            self.violation(f"{client.name}: nobody used the session that was called busy")
         if code == "backpressure" and self.disturbed_at < client.waited_since:
             self.violation(f"{client.name} waited in vain although nothing was wrong")
+
+    def _was_busy(self, client: Client) -> bool:
+        """Whether another run of the session was there while ``client`` waited for its answer."""
+        session = client.habits.session or client.habits.request.session_id
+        since = client.waited_since
+        return self.disturbed_at >= since or any(
+            row.started is not None
+            and row.started.session == session
+            and (not row.ended or row.ended_at >= since)
+            for row in self.index.runs.values()
+        )
 
     # -- the end
 
@@ -230,6 +250,20 @@ class World:
             self.resume(host)
         if not any(host.open for host in self.hosts.values()):
             self.add_host()
+        in_time = await self._rest()
+        for session in locked_sessions(self) if in_time else ():
+            self.note("world", f"tries session {session}, whose last start never began")
+            self.met.add("abandoned session")
+            habits = Habits(request=RunRequest(prompt="{\"turns\":[]}"), session=session)
+            client = Client(self, f"probe{len(self.clients)}", habits)
+            self.clients.append(client)
+            self.spawn(client.live())
+            in_time = await self._rest()
+            if not client.complete:
+                self.violation(f"session {session} cannot be continued: {client.outcome}")
+        return in_time
+
+    async def _rest(self) -> bool:
         deadline = self.loop.time() + QUIET_S
         while self.loop.time() < deadline:
             await asyncio.sleep(0.5)

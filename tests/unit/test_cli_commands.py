@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import re
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -42,12 +43,15 @@ def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture(autouse=True)
-def _logging_as_before() -> Iterator[None]:
-    """``serve`` sends the process log to stderr, which is captured for one test only."""
+def _process_as_before() -> Iterator[None]:
+    """``serve`` takes over the process log and its signals."""
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
+    signals = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     yield
     root.handlers[:], root.level = handlers, level
+    for number, handler in signals.items():
+        signal.signal(number, handler)
 
 
 # --- general rules ------------------------------------------------------------------------
@@ -368,3 +372,42 @@ def test_a_flood_of_one_kind_is_cut_and_counted() -> None:
     later = _record("a", "lane %d down", 7)
     assert flood.filter(later)
     assert later.getMessage() == "lane 7 down (7 more like this before)"
+
+
+# --- what the documents promise -----------------------------------------------------------
+
+ROOT = Path(__file__).parents[2]
+DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_links_between_documents_lead_somewhere(document: Path) -> None:
+    links = re.findall(r"\]\(([^)#:]+)\)", document.read_text())
+    assert [link for link in links if not (document.parent / link).exists()] == []
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_files_that_documents_name_exist(document: Path) -> None:
+    named = re.findall(
+        r"`((?:events|replay|projections|loomcycle|gateways)/[\w./-]+)`", document.read_text()
+    )
+    assert [name for name in named if not (ROOT / name).exists()] == []
+
+
+def test_commands_that_the_readme_names_exist() -> None:
+    named = set(re.findall(r"`loomcycle ([a-z]+)", (ROOT / "README.md").read_text()))
+    assert named - {"help"} <= set(COMMANDS)
+    assert set(COMMANDS) - named <= {"health", "version", "hash"}
+
+
+def test_targets_that_documents_name_are_in_the_makefile() -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    text = "".join(document.read_text() for document in DOCUMENTS)
+    named = set(re.findall(r"(?:`|^)make ([a-z]+)", text, re.MULTILINE))
+    assert {"run", "test"} <= named
+    assert [name for name in named if f"\n{name}:" not in makefile] == []
+
+
+def test_the_readme_opens_with_how_to_run_and_test() -> None:
+    first = (ROOT / "README.md").read_text().split("```")[1].splitlines()[1:]
+    assert [line.split("#")[0].strip() for line in first] == ["make run", "make test"]

@@ -176,7 +176,7 @@ class RunStreams:
 
 
 async def _deliver(stream: EventStream, first: list[FeedFrame], feed: RunFeed) -> None:
-    """Raises LogError only while the client can still be told."""
+    """Stream until the run ends; a log that cannot be read on leaves the stream unfinished."""
     try:
         await stream.open(first)
         await stream.follow(feed)
@@ -203,16 +203,17 @@ def opening_frames(run: StartedRun) -> list[FeedFrame]:
 
 
 def position_of(request: Request) -> tuple[str, Position]:
-    """Where a re-attaching reader stands, as it said it and parsed. Raises Refusal (400).
+    """Where a re-attaching reader stands, as a frame id and parsed. Raises Refusal (400).
 
     ``Last-Event-ID`` wins over ``?after=``, both over ``?from_seq=``, where nonsense counts as 0.
     """
     given = request.headers.get("last-event-id") or request.query_params.get("after")
     if given:
         try:
-            return given.strip(), parse_position(given)
+            position = parse_position(given)
         except BadPosition as cause:
             raise Refusal(400, f"after: {cause}") from None
+        return ".".join(map(str, position[: given.count(".") + 1])), position
     seq = request.query_params.get("from_seq", "")
     text = seq if seq.isascii() and seq.isdigit() and len(seq) <= DIGITS else BEFORE_ALL
     return text, Position(int(text))

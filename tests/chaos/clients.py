@@ -1,0 +1,142 @@
+"""Clients of the kill loop: start runs, lose their streams, come back with the last id they saw.
+
+A client believes only what it saw: once it had the ``agent`` frame the run is accepted, and the
+stream it pieces together is kept frame by frame for the judge (``invariants.py``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from tests.bench.sse import BrokenOff, Frame, Refused, frames
+
+STEPS = 20
+PROGRAM_CALLS = 15
+TERMINAL = ("done", "error")
+PATIENCE_S = 60.0
+"""A client that gets no further for so long gives its run up as lost."""
+
+PROGRAM = f"""
+function run(input) {{
+  let last;
+  for (let i = 0; i < {PROGRAM_CALLS}; i++) {{
+    last = Memory.incr({{ scope: "user", key: "program-count" }});
+  }}
+  return "counted to " + last.value;
+}}
+"""
+
+CONFIG: dict[str, Any] = {
+    "concurrency": {"max_concurrent_runs": 64, "max_queue_depth": 256},
+    "agents": {
+        "plain": {"provider": "mock", "model": "mock-generic", "system_prompt": "Be brief."},
+        "steps": {
+            "provider": "mock",
+            "model": f"mock-steps-{STEPS}",
+            "unbounded_iterations": True,
+            "allowed_tools": ["Memory"],
+            "memory_scopes": ["user"],
+        },
+        "program": {
+            "provider": "code-js",
+            "code": PROGRAM,
+            "allowed_tools": ["Memory"],
+            "memory_scopes": ["user"],
+        },
+    },
+}
+
+ENVIRON = {"LOOMCYCLE_MOCK_LATENCY_MS": "5", "LOOMCYCLE_MOCK_LATENCY_JITTER_MS": "10"}
+
+EXPECTED_COUNTS = {"plain": 0, "steps": STEPS, "program": PROGRAM_CALLS}
+"""What the run's user's counter must hold in the end; each run has a user of its own."""
+
+
+@dataclass
+class Tracked:
+    """A run that a client was promised; ``seen`` is its stream in the order of arrival."""
+
+    agent: str
+    user_id: str = ""
+    run_id: str = ""
+    seen: list[Frame] = field(default_factory=list)
+    reconnects: int = 0
+    ended: bool = False
+    lost: str = ""
+
+
+class Clients:
+    """``ports`` are tried in turn. ``tally`` counts what happened to the clients."""
+
+    def __init__(self, ports: Callable[[], Sequence[int]], seed: int) -> None:
+        self._ports = ports
+        self._random = random.Random(seed)
+        self._numbers = 0
+        self._stopping = False
+        self.runs: list[Tracked] = []
+        self.tally: Counter[str] = Counter()
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def start(self, count: int) -> None:
+        self._tasks = [asyncio.create_task(self._one_after_the_other()) for _ in range(count)]
+
+    async def finish(self) -> None:
+        """Start no more runs; wait until each run's stream is complete (or given up)."""
+        self._stopping = True
+        await asyncio.gather(*self._tasks)
+
+    async def _one_after_the_other(self) -> None:
+        while not self._stopping:
+            await self._run(Tracked(self._random.choice(("plain", "steps", "program"))))
+
+    async def _run(self, run: Tracked) -> None:
+        last_progress = time.monotonic()
+        while not run.ended:
+            before = len(run.seen)
+            try:
+                await self._read(run)
+                continue
+            except BrokenOff:
+                self.tally["stream broken" if run.run_id else "start broken"] += 1
+            except Refused as refusal:
+                self.tally[f"refused {refusal.status}"] += 1
+                if refusal.status not in (429, 503):
+                    run.lost = str(refusal)
+            if not run.run_id and self._stopping:
+                return
+            if len(run.seen) > before:
+                last_progress = time.monotonic()
+            elif time.monotonic() - last_progress > PATIENCE_S:
+                run.lost = run.lost or f"nothing new for {PATIENCE_S:g} s"
+            if run.lost and run.run_id:
+                return
+            await asyncio.sleep(0.02 + self._random.random() * 0.1)
+
+    async def _read(self, run: Tracked) -> None:
+        """One connection. Raises BrokenOff, Refused."""
+        port = self._random.choice(self._ports())
+        if not run.run_id:
+            self._numbers += 1  # a start that broke may have been taken: its user is its own
+            run.user_id = f"user-{self._numbers}"
+            body = {"agent": run.agent, "prompt": "count c1", "user_id": run.user_id}
+            stream = frames(port, "POST", "/v1/runs", body)
+        else:
+            run.reconnects += 1
+            headers = {"last-event-id": run.seen[-1].id} if run.seen else {}
+            stream = frames(port, "GET", f"/v1/runs/{run.run_id}/stream", None, headers)
+        async for frame in stream:
+            if frame.event == "agent":
+                if not run.run_id:
+                    run.run_id = frame.json()["run_id"]
+                    self.runs.append(run)
+            elif frame.event not in ("session", "steer"):
+                run.seen.append(frame)
+                run.ended = run.ended or frame.event in TERMINAL
+        if not run.ended:
+            raise BrokenOff("complete without a terminal frame")

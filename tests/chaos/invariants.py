@@ -1,0 +1,231 @@
+"""What must be true of a deployment however often it was killed; every violation in words.
+
+The judge reads the log itself and the clients' notes, and trusts no view.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Sequence
+
+import msgspec
+
+from events import state
+from events.commit import Commit, JournalError, Record, check_all, decode
+from events.frames import live_frame
+from events.log import EventStore, Message
+from events.vocabulary import RunFinished, Text
+from loomcycle.loading import Plans, opening, session_history
+from replay.verify import verify
+from tests.bench.sse import Frame
+from tests.chaos.clients import EXPECTED_COUNTS, Tracked
+
+TERMINAL_TYPES = ("run.finished", "run.withdrawn")
+RUN_STREAMS = tuple(f"RUNS-{k}" for k in range(4))
+
+
+class Log:
+    """Everything a deployment has stored, read once."""
+
+    def __init__(self) -> None:
+        self.journals: dict[tuple[str, str], list[Commit]] = defaultdict(list)
+        self.memory: dict[str, list[state.MemoryWritten]] = defaultdict(list)
+        self.damaged: list[str] = []
+        self.ends: dict[str, int] = {}
+
+    @classmethod
+    async def read(cls, store: EventStore) -> Log:
+        log = cls()
+        log.ends = await store.log.ends([*RUN_STREAMS, "STATE"])
+        for stream, end in log.ends.items():
+            for message in await _all_of(store, stream, end):
+                log._take(store, message)
+        return log
+
+    def _take(self, store: EventStore, message: Message) -> None:
+        parsed = store.subjects.parse(message.subject)
+        if parsed.kind == "journal":
+            try:
+                commit = decode(message.data, message.seq)
+            except JournalError as cause:
+                self.damaged.append(str(cause))
+                return
+            self.journals[parsed.tenant, parsed.run_id].append(commit)
+        elif parsed.kind == "memory":
+            event = state.decode(message.data)
+            if event is not None:
+                self.memory[event.scope_id].append(event)
+
+    def unfinished(self) -> list[str]:
+        """Runs whose journal has no terminal event yet."""
+        return [run for (_, run), commits in self.journals.items() if not _terminals(commits)]
+
+    def resumed(self) -> int:
+        """Runs that changed hands at least once."""
+        return sum(
+            any(event.type == "run.claimed" for c in commits for event in c.header.events)
+            for commits in self.journals.values()
+        )
+
+
+async def _all_of(store: EventStore, stream: str, end: int) -> list[Message]:
+    """Messages of ``stream`` up to sequence ``end``, which is there unless purged."""
+    first = RUN_STREAMS.index(stream) * 2**38 if stream in RUN_STREAMS else 0
+    found: list[Message] = []
+    if end <= first:
+        return found
+    async for batch in store.log.tail(stream):
+        found += batch
+        if batch[-1].seq >= end:
+            break
+    return found
+
+
+async def settle(store: EventStore, limit_s: float = 60.0) -> Log:
+    """The log once every journal in it has its terminal event, or ``limit_s`` has passed."""
+    deadline = asyncio.get_running_loop().time() + limit_s
+    while True:
+        log = await Log.read(store)
+        if not log.unfinished() or asyncio.get_running_loop().time() > deadline:
+            return log
+        await asyncio.sleep(0.25)
+
+
+async def violations(store: EventStore, log: Log, runs: Sequence[Tracked]) -> list[str]:
+    """Everything that is wrong; empty when all promises were kept."""
+    found = [*log.damaged]
+    found += _terminal_events(log)
+    found += await _journals(store, log)
+    found += _promises(log, runs)
+    found += _counters(log, runs)
+    found += _streams(log, runs)
+    return found
+
+
+def _terminals(commits: Iterable[Commit]) -> list[tuple[int, str]]:
+    return [
+        (commit.c, event.type)
+        for commit in commits
+        for event in commit.header.events
+        if event.type in TERMINAL_TYPES
+    ]
+
+
+def _terminal_events(log: Log) -> list[str]:
+    found = []
+    for (_, run), commits in log.journals.items():
+        ends = _terminals(commits)
+        if len(ends) != 1 or ends[0][0] != commits[-1].c:
+            found.append(f"{run}: terminal events {ends} in {len(commits)} commits")
+    return found
+
+
+async def _journals(store: EventStore, log: Log) -> list[str]:
+    """Chain and proof of every journal."""
+    plans, found = Plans(store), []
+    for (tenant, run), commits in log.journals.items():
+        try:
+            check_all(run, commits)
+            started = opening(commits[0])
+            if started is None:
+                continue
+            history = []
+            if started.continues and started.previous is not None:
+                history = await session_history(store, plans, tenant, started.previous)
+            report = verify(await plans.get(started.plan), commits, history)
+        except JournalError as cause:
+            found.append(str(cause))
+            continue
+        if not report.ok:
+            found.append(f"{run}: not proven: {report.difference}")
+    return found
+
+
+def _promises(log: Log, runs: Sequence[Tracked]) -> list[str]:
+    """Every run that a client was promised exists and was completed."""
+    found = []
+    for run in runs:
+        commits = log.journals.get(("", run.run_id))
+        if commits is None:
+            found.append(f"{run.run_id}: accepted, but the log holds nothing of it")
+            continue
+        last = commits[-1].records()[-1].event
+        if not isinstance(last, RunFinished) or last.status != "completed":
+            found.append(f"{run.run_id} ({run.agent}): ended as {last!r}")
+    return found
+
+
+def _counters(log: Log, runs: Sequence[Tracked]) -> list[str]:
+    """Each counter was incremented exactly as often as its run asked for."""
+    found = []
+    for run in runs:
+        events = log.memory.get(run.user_id, [])
+        values = [msgspec.json.decode(bytes(event.value)) for event in events if event.value]
+        effects = Counter(event.effect_id for event in events)
+        wanted = EXPECTED_COUNTS[run.agent]
+        if values != list(range(1, wanted + 1)) or any(n > 1 for n in effects.values()):
+            found.append(f"{run.run_id} ({run.agent}): counted {values}, wanted 1 to {wanted}")
+    return found
+
+
+def _streams(log: Log, runs: Sequence[Tracked]) -> list[str]:
+    """Each client's stream is the journal's public frames, whole and with nothing doubled."""
+    found = []
+    for run in runs:
+        if run.lost or not run.ended:
+            found.append(f"{run.run_id}: stream not complete: {run.lost or 'no terminal frame'}")
+            continue
+        wanted = _as_stored(log.journals.get(("", run.run_id), []))
+        got = _as_seen(run.seen)
+        if wanted != got:
+            at = next((i for i, (a, b) in enumerate(zip(wanted, got, strict=False)) if a != b), -1)
+            place = f"item {at}: wanted {wanted[at]}, got {got[at]}" if at >= 0 else "length"
+            found.append(
+                f"{run.run_id} ({run.agent}, {run.reconnects} reconnects): stream differs at"
+                f" {place} ({len(wanted)} items stored, {len(got)} seen)"
+            )
+    return found
+
+
+def _as_stored(commits: Iterable[Commit]) -> list[tuple[str, str]]:
+    """(id, data) of durable frames; a turn's text as ("text", the whole text)."""
+    items: list[tuple[str, str]] = []
+    for record in _records(commits):
+        event = record.event
+        if isinstance(event, Text):
+            items.append(("text", event.text))
+        elif (frame := live_frame(record)) is not None:
+            items.append((str(frame.seq), frame.data.decode()))
+    return [item for item in items if item[1]]
+
+
+def _records(commits: Iterable[Commit]) -> Iterable[Record]:
+    return (record for commit in commits for record in commit.records())
+
+
+def _as_seen(frames: Iterable[Frame]) -> list[tuple[str, str]]:
+    """The same of what a client saw: pieces of a text joined, repeated attempts dropped."""
+    items: list[tuple[str, str]] = []
+    text = ""
+    for frame in frames:
+        match frame.event:
+            case "text":
+                text += frame.json()["text"]
+            case "text_reset":
+                text = ""
+            case _:
+                if text:
+                    items.append(("text", text))
+                    text = ""
+                items.append((frame.id, frame.data.decode()))
+    return items
+
+
+def must_hold(found: Sequence[str], show: Callable[[str], None]) -> bool:
+    """Print violations, the first twenty in full; True when there are none."""
+    for text in found[:20]:
+        show(f"VIOLATED: {text}")
+    if len(found) > 20:
+        show(f"… and {len(found) - 20} more")
+    return not found
