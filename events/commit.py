@@ -208,6 +208,8 @@ def encode_commit(
     blobs: dict[str, bytes] = {}
     for i, event in enumerate(events):
         body = event.body
+        if b"\n" in body:
+            raise ValueError(f"body of a {event.type} event is more than one line")
         digest = sha256(body).hexdigest()
         large = len(body) > INLINE_LIMIT
         headers.append(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar, Literal
 
-from msgspec import Raw, Struct
+from msgspec import UNSET, Raw, Struct, UnsetType
 
 from events.content import Segment
 
@@ -66,11 +66,13 @@ class SystemPromptBody(Struct, frozen=True, gc=False, omit_defaults=True):
 
 
 class SystemPrompt(Event, frozen=True, kw_only=True, tag="system_prompt"):
+    """The resolved system prompt and the definitions it came from."""
+
     payload: SystemPromptBody
 
 
 class Started(Event, frozen=True, kw_only=True, tag="started"):
-    pass
+    """The opening is complete; the model is due."""
 
 
 class Text(Event, frozen=True, kw_only=True, tag="text"):
@@ -81,16 +83,22 @@ class Text(Event, frozen=True, kw_only=True, tag="text"):
 
 
 class ToolCall(Event, frozen=True, kw_only=True, tag="tool_call"):
+    """A call that the model asked for, once all its arguments are known."""
+
     tool_use: ToolUse
 
 
 class ToolResult(Event, frozen=True, kw_only=True, tag="tool_result"):
+    """What a call gave back; ``tool_use`` repeats the call as the model made it."""
+
     tool_use: ToolUse
     text: str = ""
     is_error: bool = False
 
 
 class Usage(Event, frozen=True, kw_only=True, tag="usage"):
+    """Tokens of one model turn."""
+
     usage: UsageTotals
 
 
@@ -102,14 +110,20 @@ class RetryBody(Struct, frozen=True, gc=False):
 
 
 class Retry(Event, frozen=True, kw_only=True, tag="retry"):
+    """A wait before the same request is sent again; stored before the wait begins."""
+
     retry: RetryBody
 
 
 class Error(Event, frozen=True, kw_only=True, tag="error"):
+    """The run's last word when it failed or was cancelled."""
+
     error: str
 
 
 class Done(Event, frozen=True, kw_only=True, tag="done"):
+    """The run's last word when it completed: totals over all turns."""
+
     usage: UsageTotals
     stop_reason: str = ""
 
@@ -143,7 +157,7 @@ class RunStarted(Event, frozen=True, kw_only=True, tag="run.started"):
     parent_agent_id: str = ""
     parent_context: dict[str, str] | None = None
     interactive: bool = False
-    metadata: Raw | None = None
+    metadata: Raw | UnsetType = UNSET
     caller_hosts: tuple[str, ...] | None = None
     web_search_filter: str = ""
     previous: RunRef | None = None
@@ -159,6 +173,8 @@ class RunClaimed(Event, frozen=True, kw_only=True, tag="run.claimed"):
 
 
 class CancelRequested(Event, frozen=True, kw_only=True, tag="run.cancel_requested"):
+    """Somebody asked for the run's end; the first one counts."""
+
     reason: str
     inbox: str = ""
 
@@ -179,16 +195,22 @@ class RunWithdrawn(Event, frozen=True, kw_only=True, tag="run.withdrawn"):
 
 
 class RunImported(Event, frozen=True, kw_only=True, tag="run.imported"):
+    """This journal continues one that another deployment wrote."""
+
     source: str
     last_n: int
     hash: str
 
 
 class RunForked(Event, frozen=True, kw_only=True, tag="run.forked"):
+    """This journal begins as a copy of another up to an event."""
+
     origin: RunRef
 
 
 class RunArchived(Event, frozen=True, kw_only=True, tag="run.archived"):
+    """Everything up to ``last_n`` lies in an archive segment."""
+
     segment: str
     last_n: int
     hash: str

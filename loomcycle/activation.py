@@ -70,6 +70,9 @@ class Activation:
                 self._interrupted = False
                 await journal.read_inbox()
             self._take_inbox()
+            unfinished, self._model.unfinished = self._model.unfinished, None
+            if unfinished is not None and state.cancel is not None:
+                journal.stage(unfinished)
             if self._leaving:
                 await self._let_go()
             match next_effect(state):

@@ -134,6 +134,9 @@ class RunJournal:
         shown = event if self.masker is None else self.masker.mask(event)
         masked = shown is not event
         new = new_event(shown)
+        if b"\n" in new.body:  # passed-through JSON over several lines; a stored body is one
+            new = msgspec.structs.replace(new, body=msgspec.json.format(new.body, indent=-1))
+            shown = msgspec.json.decode(new.body, type=type(shown))
         if masked:
             new = msgspec.structs.replace(new, masked=True)
             self.plain[n] = event

@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from events.content import Segment
 from events.vocabulary import (
+    CancelRequested,
     Error,
     Event,
     ModelFailed,
@@ -77,9 +78,12 @@ class RunMasker:
                 if text is prompt:
                     return event
                 return replace(event, payload=replace(event.payload, system_prompt=text))
-            case RunStarted() if event.metadata is not None:
-                raw = self._json(event.metadata, exact_only=True)
-                return event if raw is event.metadata else replace(event, metadata=raw)
+            case RunStarted(metadata=Raw() as metadata):
+                raw = self._json(metadata, exact_only=True)
+                return event if raw is metadata else replace(event, metadata=raw)
+            case CancelRequested():
+                text = self._text(event.reason)
+                return event if text is event.reason else replace(event, reason=text)
             case _:
                 return event
 

@@ -49,6 +49,7 @@ class ModelTurn:
         self._journal = journal
         self._program: ProgramTurn | None = None
         self.began: CallModel | None = None
+        self.unfinished: Text | None = None
 
     def close(self) -> None:
         if self._program is not None:
@@ -65,7 +66,7 @@ class ModelTurn:
                 self._program = ProgramTurn(self._services, self._journal)
             await self._program.perform(effect)
         else:
-            self.began = effect
+            self.began, self.unfinished = effect, None
             await self._ask(effect, commit)
 
     async def _ask(self, effect: CallModel, commit: Commit) -> None:
@@ -99,7 +100,7 @@ class ModelTurn:
         except asyncio.CancelledError:
             text = show.finish()
             if text:
-                journal.stage(Text(text=text, attempt=effect.attempt))
+                self.unfinished = Text(text=text, attempt=effect.attempt)
             raise
         text = show.finish()
         if text:

@@ -21,7 +21,6 @@ ECHO_S = 0.2
 """The last poke of a reader that left may still come back to its own process."""
 
 
-
 class Readers:
     """``grace_s``: how long a plain run outlives its last reader.
 

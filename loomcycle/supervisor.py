@@ -10,10 +10,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import os
 import signal
 import socket
-import sys
 import time
 from asyncio.subprocess import Process
 from collections.abc import Iterator, Sequence
@@ -21,6 +19,7 @@ from pathlib import Path
 
 from loomcycle.address import Address
 from loomcycle.logs import BOOT
+from loomcycle.own_process import own_command, own_environ
 from loomcycle.tether import ParentEnd
 
 FIRST_DELAY_S = 0.2
@@ -35,8 +34,6 @@ STOP_LIMIT_S = 9.8
 
 log = logging.getLogger(__name__)
 boot = logging.getLogger(BOOT)
-
-_ROOT = Path(__file__).resolve().parents[1]
 
 
 def supervise(workers: int, address: Address, options: Sequence[str | Path]) -> int:
@@ -77,8 +74,7 @@ class Supervisor:
 
     def __init__(self, workers: int, address: Address, options: Sequence[str]) -> None:
         self._address = address
-        self._command = [sys.executable, "-P", "-m", "loomcycle.cli", "serve", *options]
-        self._command += ["--listen", str(address)]
+        self._command = own_command("serve", *options, "--listen", str(address))
         self._children = [Child(number) for number in range(1, workers + 1)]
         self._stop = asyncio.Event()
 
@@ -189,7 +185,7 @@ class Child:
             stdin=asyncio.subprocess.DEVNULL,
             pass_fds=(tether.child_fd,),
             process_group=0,  # Ctrl-C reaches the parent, which decides
-            env={**os.environ, "PYTHONPATH": _python_path()},
+            env=own_environ(),
         )
         tether.started()
         self.serving = await tether.ready()
@@ -204,8 +200,3 @@ class Child:
         if self._process is not None and self._process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 self._process.send_signal(number)
-
-
-def _python_path() -> str:
-    """Where this package lies, first: a child runs the same code wherever it is started."""
-    return os.pathsep.join(filter(None, (str(_ROOT), os.environ.get("PYTHONPATH"))))

@@ -362,7 +362,7 @@ class Worker:
 
     async def _forget(self, state: State, run_id: str) -> None:
         """Destroy the secrets of a run that ended; repeated until its item can be acked."""
-        if state.facts is None or state.facts.sealed or state.masked:
+        if state.facts is None or state.facts.sealed or state.has_masks:
             await self._services.store.seals.delete(run_id)
 
     async def _hand_over(self, activation: Activation) -> None:

@@ -66,6 +66,8 @@ def apply(state: State, event: Event, n: int, ts: int, *, masked: bool = False) 
         state.phase = to
     state.n = n
     state.last_ts = ts
+    if masked:
+        state.has_masks = True
 
 
 def apply_commit(state: State, commit: Commit) -> None:
@@ -142,7 +144,7 @@ def _user_input(s: State, e: UserInput, n: int, ts: int, masked: bool) -> None:
         for block in segment.content
     )
     facts = s.started
-    extra = metadata_block(facts.metadata) if facts.metadata is not None else None
+    extra = metadata_block(facts.metadata) if isinstance(facts.metadata, Raw) else None
     s.system = s.plan.system + ((extra,) if extra else ()) + own
 
 

@@ -6,6 +6,7 @@ from hashlib import sha256
 from typing import Any
 
 import msgspec
+from msgspec import Raw
 
 from replay.codejs import Call, Program
 from replay.codejs.program import DETERMINISTIC_SEED, DETERMINISTIC_STARTED_MS, run_input, seed_of
@@ -21,7 +22,7 @@ def program_of(state: State) -> Program:
     """The run's program; its clock starts with the run, its input never changes."""
     plan, facts = state.plan, state.started
     metadata: dict[str, Any] = {}
-    if facts.metadata is not None:
+    if isinstance(facts.metadata, Raw):
         metadata = msgspec.json.decode(facts.metadata)
     return Program(
         source=plan.code or "",

@@ -67,6 +67,7 @@ class State:
         "failed_partial",
         "final_text",
         "finished",
+        "has_masks",
         "history",
         "input_text",
         "iteration",
@@ -111,6 +112,7 @@ class State:
         self.turn_calls: list[Call] = []
         self.calls: list[Call] = []
         self.recorded: list[RecordedCall] = []
+        self.has_masks = False
         self.masked: dict[int, tuple[int, int]] = {}
         self.stop_reason = ""
         self.error = ""

@@ -9,6 +9,7 @@ import asyncio
 import json
 from collections.abc import AsyncGenerator
 from typing import Any, NamedTuple
+from urllib.parse import quote
 
 import httpx
 
@@ -49,7 +50,7 @@ def start_request(agent: str, prompt: str, *, session: str = "", user_id: str = 
     if session:
         block = {"type": "trusted-text", "text": prompt}
         body = {"segments": [{"role": "user", "content": [block]}]}
-        return Request(f"/v1/sessions/{session}/messages", body)
+        return Request(f"/v1/sessions/{quote(session, safe='')}/messages", body)
     owner = {"user_id": user_id} if user_id else {}
     return Request("/v1/runs", {"agent": agent, "prompt": prompt, **owner})
 
@@ -61,7 +62,7 @@ class RunClient:
         headers = {"Authorization": f"Bearer {token}"} if token else {}
         timeout = httpx.Timeout(10.0, read=READ_TIMEOUT_S)
         self._http = httpx.AsyncClient(
-            base_url=target.rstrip("/"), headers=headers, timeout=timeout, trust_env=False
+            base_url=target, headers=headers, timeout=timeout, trust_env=False
         )
 
     async def close(self) -> None:

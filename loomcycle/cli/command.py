@@ -6,11 +6,17 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
+from urllib.parse import urlsplit
 
 import click
+
+from loomcycle.cli.errors import BadInvocation
+
+DEFAULT_TARGET = "http://127.0.0.1:8787"
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -128,13 +134,31 @@ def server_options(function: F) -> F:
     target = click.option(
         "--target",
         metavar="URL",
-        envvar="LOOMCYCLE_BASE_URL",
-        help="Server address (LOOMCYCLE_BASE_URL, else http://127.0.0.1:8787).",
+        help=f"Server address (LOOMCYCLE_BASE_URL, else {DEFAULT_TARGET}).",
     )
     token = click.option(
         "--token",
         metavar="TOKEN",
-        envvar="LOOMCYCLE_AUTH_TOKEN",
         help="Bearer token (LOOMCYCLE_AUTH_TOKEN).",
     )
     return target(token(function))
+
+
+class Server(NamedTuple):
+    """Where a server listens; ``token`` is "" when none is to be sent."""
+
+    url: str
+    token: str
+
+
+def server_of(target: str | None, token: str | None) -> Server:
+    """The server that flags, then variables, then the defaults name. Raises BadInvocation."""
+    url = (target or os.environ.get("LOOMCYCLE_BASE_URL") or DEFAULT_TARGET).rstrip("/")
+    try:
+        parts = urlsplit(url)
+        usable = parts.scheme in ("http", "https") and bool(parts.hostname)
+    except ValueError:
+        usable = False
+    if not usable:
+        raise BadInvocation(f'server address "{url}": write it as {DEFAULT_TARGET}')
+    return Server(url, token or os.environ.get("LOOMCYCLE_AUTH_TOKEN", ""))

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import click
 
-from loomcycle.cli.command import Command, seconds, server_options
+from loomcycle.cli.command import Command, seconds, server_of, server_options
 from loomcycle.cli.errors import CommandFailed, Quiet
-from loomcycle.cli.run import DEFAULT_TARGET
 
 BODY_LIMIT = 4096
 
@@ -21,8 +20,9 @@ def health(target: str | None, token: str | None, timeout: float) -> None:
     """GET /healthz of a running server. Exit code 0 when it answers 200, else 1."""
     import httpx
 
-    url = f"{(target or DEFAULT_TARGET).rstrip('/')}/healthz"
-    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    server = server_of(target, token)
+    url = f"{server.url}/healthz"
+    headers = {"Authorization": f"Bearer {server.token}"} if server.token else {}
     try:
         response = httpx.get(url, headers=headers, timeout=timeout, trust_env=False)
     except (httpx.HTTPError, httpx.InvalidURL) as error:

@@ -11,14 +11,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from loomcycle.cli.command import Command, config_option, server_options
+from loomcycle.cli.command import Command, config_option, server_of, server_options
 from loomcycle.cli.errors import BadInvocation, Quiet
 
 if TYPE_CHECKING:
     from loomcycle.cli.client import Request
     from loomcycle.cli.transcript import Transcript, View
-
-DEFAULT_TARGET = "http://127.0.0.1:8787"
 
 
 @click.command(
@@ -65,7 +63,8 @@ def run(
     from loomcycle.cli.client import start_request
 
     request = start_request(agent, _prompt(prompt), session=session, user_id=user)
-    shown = asyncio.run(perform(target or DEFAULT_TARGET, token or "", request, as_json=as_json))
+    server = server_of(target, token)
+    shown = asyncio.run(perform(server.url, server.token, request, as_json=as_json))
     if not shown.completed:
         raise Quiet(1)
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import msgspec
-from msgspec import Raw, Struct
+from msgspec import UNSET, Raw, Struct
 
 from events.commit import decode
 from events.ids import agent_id_of, first_run_of, next_run_of
@@ -271,7 +271,7 @@ class RunCommands:
                 token_id=principal.token_id,
                 parent_context=context,
                 interactive=request.interactive,
-                metadata=Raw(_encode(request.metadata)) if request.metadata else None,
+                metadata=Raw(_encode(request.metadata)) if request.metadata else UNSET,
                 caller_hosts=request.allowed_hosts,
                 web_search_filter=request.web_search_filter or "",
                 previous=place.previous if place is not None else None,

@@ -27,10 +27,10 @@ from loomcycle.cli.client import start_request
 from loomcycle.cli.errors import CommandFailed
 from loomcycle.cli.run import perform
 from loomcycle.cli.transcript import Transcript, view_for
+from loomcycle.own_process import own_command, own_environ
 
 HERE = Path(__file__).resolve().parent
 CONFIG = HERE / "demo.yaml"
-ROOT = HERE.parents[1]
 HOST = "127.0.0.1"
 PREFERRED_PORT = 8787
 BOOT_LIMIT_S = 30.0
@@ -103,7 +103,7 @@ def _run_agent(demo: Demo, agent: str, prompt: str) -> Transcript:
 def _loomcycle(demo: Demo, *arguments: str) -> bool:
     """Run one command of the CLI against the demo's data; False when it failed."""
     sys.stdout.flush()
-    return subprocess.run(_command(*arguments), env=demo.environ, check=False).returncode == 0
+    return subprocess.run(own_command(*arguments), env=demo.environ, check=False).returncode == 0
 
 
 def _next_steps(demo: Demo, run_id: str) -> str:
@@ -137,21 +137,19 @@ def _server(directory: Path, data: Path) -> Iterator[Demo]:
     """A server on the demo's configuration, stopped at the end. Raises CommandFailed."""
     data.mkdir(parents=True, exist_ok=True)
     address = f"{HOST}:{_port()}"
-    environ = {
-        **os.environ,
-        "LOOMCYCLE_DATA_DIR": str(data),
-        "LOOMCYCLE_DEMO_DIR": str(directory),
-        "LOOMCYCLE_CODE_AGENTS_ENABLED": "1",
-        "LOOMCYCLE_CODE_AGENTS_ROOT": str(HERE),
-        "LOOMCYCLE_CONFIG_FILES": str(CONFIG),
-        "PYTHONPATH": os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH")))),
-    }
+    environ = own_environ(
+        LOOMCYCLE_DATA_DIR=str(data),
+        LOOMCYCLE_DEMO_DIR=str(directory),
+        LOOMCYCLE_CODE_AGENTS_ENABLED="1",
+        LOOMCYCLE_CODE_AGENTS_ROOT=str(HERE),
+        LOOMCYCLE_CONFIG_FILES=str(CONFIG),
+    )
     log = data / "server.log"
     _say(f"A server starts on {address}: log and views in {data}, its messages in {log}.")
     began = time.monotonic()
     with log.open("ab") as messages:
         server = subprocess.Popen(
-            _command("serve", "--listen", address),
+            own_command("serve", "--listen", address),
             env=environ,
             stdin=subprocess.DEVNULL,
             stdout=messages,
@@ -179,10 +177,6 @@ def _wait_until_it_answers(url: str, server: subprocess.Popen[bytes], log: Path)
                 return
         time.sleep(0.02)
     raise CommandFailed(f"the server did not answer within {BOOT_LIMIT_S:g} s: see {log}")
-
-
-def _command(*arguments: str) -> list[str]:
-    return [sys.executable, "-P", "-m", "loomcycle.cli", *arguments]
 
 
 def _port() -> int:

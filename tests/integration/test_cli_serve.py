@@ -252,6 +252,22 @@ def test_a_refused_run_is_an_invocation_error(place: Place) -> None:
     assert f'{place.url}/v1/runs: unknown agent "nobody"' in refused.stderr
 
 
+def test_with_a_configuration_a_run_knows_address_and_token(place: Place) -> None:
+    auth = f"LOOMCYCLE_AUTH_TOKEN=tok-123456\nLOOMCYCLE_LISTEN_ADDR=127.0.0.1:{place.port}\n"
+    (place.directory / "auth.env").write_text(auth)
+    place.environ["LOOMCYCLE_BASE_URL"] = "http://127.0.0.1:1"
+    server = place.start("serve")
+    until(lambda: "loomcycle listening on" in server.messages or server.ended)
+    asked = ("run", "hello", "--prompt", "hi")
+    known = place.call(*asked, "--config", "loomcycle.yaml")
+    assert known.returncode == 0, known.stderr
+    refused = place.call(*asked, "--target", place.url)
+    assert refused.returncode == 2
+    told = place.call(*asked, "--target", place.url, "--token", "tok-123456")
+    assert told.returncode == 0, told.stderr
+    assert "tok-123456" not in server.messages + known.stderr + refused.stderr
+
+
 def test_a_prompt_comes_from_stdin_and_only_the_answer_goes_to_stdout(place: Place) -> None:
     place.serve()
     done = place.call("run", "counter", stdin="12345")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import httpx
@@ -12,8 +14,8 @@ from events.embedded import EmbeddedServer
 from loomcycle import worker as worker_module
 from tests.e2e.proofs import open_log, prove_everything, rows, text_of, whole_texts
 from tests.e2e.readers import Client
-from tests.e2e.replicas import Replica, replicas, settings
-from tests.e2e.turns import Call, asked, reply
+from tests.e2e.replicas import replicas, settings
+from tests.e2e.turns import asked, reply
 from tests.wire.gateway import Json, serving, until
 from tests.wire.vendors import FakeVendor, environment
 
@@ -35,44 +37,50 @@ async def transcript(http: httpx.AsyncClient, session: str) -> Json:
     return found
 
 
-async def acquainted(*members: Replica) -> None:
-    """Return once every replica may judge others dead (their boot is over)."""
-    for member in members:
-        assert (await member.http.get("/healthz")).status_code == 200
+async def speaks(client: Client, http: httpx.AsyncClient, text: str) -> asyncio.Task[None]:
+    """Start a run and return once ``text`` was heard; the reading goes on."""
+    reading = asyncio.create_task(client.start(http, {"agent": "speaker", "prompt": "go"}))
+    await until(lambda: heard(client, text))
+    return reading
 
 
-async def speaks(client: Client, http: httpx.AsyncClient, text: str, agent: str) -> None:
-    """Start a run and read it until ``text`` was said; the connection then breaks."""
-    body = {"agent": agent, "prompt": "go", "user_id": "u"}
-    reading = asyncio.create_task(client.start(http, body))
-    await until(lambda: _heard(client, text))
-    client.reading = reading
-
-
-async def _heard(client: Client, text: str) -> bool | None:
+async def heard(client: Client, text: str) -> bool | None:
     return text in text_of(client.frames) or None
 
 
-async def test_text_starts_again_after_the_owner_was_killed(tmp_path: Path) -> None:
+def resets(client: Client) -> list[int]:
+    return [f.data["attempt"] for f in client.frames if f.event == "text_reset"]
+
+
+@asynccontextmanager
+async def server_beside(data: Path, *, apart: bool) -> AsyncIterator[None]:
+    """``apart``: the log's server outlives the replicas; else the first one owns it."""
+    server = await EmbeddedServer.start(data) if apart else None
+    yield
+    if server is not None:
+        await server.stop()
+
+
+@pytest.mark.parametrize("apart", [True, False], ids=["server-lives", "server-dies-too"])
+async def test_text_starts_again_after_the_owner_was_killed(tmp_path: Path, apart: bool) -> None:
     data = tmp_path / "data"
     data.mkdir()
-    async with FakeVendor() as vendor:
-        hold = asyncio.Event()
+    async with FakeVendor() as vendor, server_beside(data, apart=apart):
         environ = settings(tmp_path, **environment(vendor))
-        server = await EmbeddedServer.start(data)
-        try:
-            async with replicas(tmp_path, CONFIG, environ, "a", "b") as (a, b):
-                vendor.script(
-                    reply("anthropic", "It was ", "a dark and st", hold),
-                    reply("anthropic", "It was a bri", "ght day. 🌞 ", "And so on."),
-                )
-                owner, client, observer = await _owned(vendor, a, b)
-                survivor = b if owner is a else a
+        vendor.script(
+            reply("anthropic", "It was ", "a dark and st", asyncio.Event()),
+            reply("anthropic", "It was a bri", "ght day. 🌞 ", "And so on."),
+        )
+        client, observer = Client(), Client()
+        async with replicas(tmp_path, CONFIG, environ, "owner") as (owner,):
+            reading = await speaks(client, owner.http, FIRST)
+            async with replicas(tmp_path, CONFIG, environ, "survivor") as (survivor,):
+                observer.run = client.run
                 observing = asyncio.create_task(observer.attach(survivor.http))
-                await until(lambda: _heard(observer, FIRST))
+                await until(lambda: heard(observer, FIRST))
                 owner.kill()
                 await owner.gone()
-                await asyncio.gather(client.reading, return_exceptions=True)
+                await asyncio.gather(reading, return_exceptions=True)
                 assert text_of(client.frames) == FIRST
                 assert client.last_id.endswith(f".1.{len(FIRST)}")
 
@@ -80,8 +88,7 @@ async def test_text_starts_again_after_the_owner_was_killed(tmp_path: Path) -> N
                 await observing
                 for reader in (client, observer):
                     assert text_of(reader.frames) == SECOND
-                    resets = [f for f in reader.frames if f.event == "text_reset"]
-                    assert [f.data for f in resets] == [{"type": "text_reset", "attempt": 2}]
+                    assert resets(reader) == [2]
                 stored = await transcript(survivor.http, client.session)
                 said = [row for row in rows(stored) if row[0] == "text"]
                 assert said == [("text", {"type": "text", "text": SECOND})]
@@ -89,16 +96,36 @@ async def test_text_starts_again_after_the_owner_was_killed(tmp_path: Path) -> N
                 late = Client(client.run, client.session)
                 await late.attach(survivor.http)
                 assert whole_texts(late.frames) == rows(stored)
-            async with open_log(data) as store:
-                await prove_everything(store)
-        finally:
-            await server.stop()
+        async with open_log(data) as store:
+            await prove_everything(store)
 
 
-async def _owned(vendor: FakeVendor, a: Replica, b: Replica) -> tuple[Replica, Client, Client]:
-    """Start a run; which replica owns it shows in whose connection the vendor holds."""
-    client = Client()
-    await speaks(client, a.http, FIRST, "speaker")
-    observer = Client(client.run, client.session)
-    owner_pid = await _peer_pid(vendor, (a, b))
-    return (a if owner_pid == a.pid else b), client, observer
+async def test_text_starts_again_after_the_owner_was_told_to_stop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker_module, "LEAVE_GRACE_S", 0.1)
+    async with FakeVendor() as vendor:
+        vendor.script(
+            reply("anthropic", "It was ", "a dark and st", asyncio.Event()),
+            reply("anthropic", "It was a bri", "ght day. 🌞 ", "And so on."),
+        )
+        client, observer = Client(), Client()
+        async with serving(tmp_path, CONFIG, environment(vendor)) as owner:
+            reading = await speaks(client, owner.http, FIRST)
+            async with serving(tmp_path, CONFIG, environment(vendor)) as survivor:
+                observer.run = client.run
+                observing = asyncio.create_task(observer.attach(survivor.http))
+                await until(lambda: heard(observer, FIRST))
+                owner.stop.set()
+                await owner.task
+                await owner.runtime.close()
+                await asyncio.gather(reading, return_exceptions=True)
+                await client.attach(survivor.http)
+                await observing
+                for reader in (client, observer):
+                    assert text_of(reader.frames) == SECOND
+                    assert resets(reader) == [2]
+                stored = await transcript(survivor.http, client.session)
+                said = [row for row in rows(stored) if row[0] == "text"]
+                assert said == [("text", {"type": "text", "text": SECOND})]
+                await prove_everything(survivor.runtime.store)

@@ -251,6 +251,17 @@ def test_a_run_without_a_server_fails(capsys: Captured) -> None:
     assert "http://127.0.0.1:1/v1/runs: " in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("target", ["127.0.0.1:8787", "ftp://a", "http://", "http://[::", "x y"])
+@pytest.mark.parametrize("command", [["health"], ["run", "a", "--prompt", "x"]])
+def test_a_server_address_that_is_none(
+    command: list[str], target: str, capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert main([*command, "--target", target]) == 2
+    monkeypatch.setenv("LOOMCYCLE_BASE_URL", target)
+    assert main(command) == 2
+    assert f'server address "{target.rstrip("/")}"' in capsys.readouterr().err
+
+
 def test_a_run_needs_an_agent_or_a_session(capsys: Captured) -> None:
     assert main(["run", "--prompt", "x"]) == 2
     assert "name an agent" in capsys.readouterr().err

@@ -138,6 +138,7 @@ def test_a_request_starts_a_run_or_continues_a_session() -> None:
     assert path == "/v1/sessions/s_1/messages"
     assert body["segments"][0]["content"][0]["text"] == "hi"
     assert "agent" not in body
+    assert start_request("", "hi", session="../x").path == "/v1/sessions/..%2Fx/messages"
 
 
 STREAM = (
