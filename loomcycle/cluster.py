@@ -80,6 +80,14 @@ class Cluster:
         """Whether ``process`` must be treated as alive (unknown ones count until settled)."""
         return process in self._members or not self.settled
 
+    async def is_gone(self, process: str) -> bool:
+        """Whether ``process`` is dead, after a look of its own: a picture taken a second ago
+        knows nothing of who came since. Raises LogError."""
+        if self.is_alive(process):
+            return False
+        await self._look()
+        return not self.is_alive(process)
+
     async def _keep(self) -> None:
         while True:
             await asyncio.sleep(RENEW_S)
@@ -90,9 +98,12 @@ class Cluster:
                 log.warning("lease not renewed: %s", cause)
 
     async def _renew(self, *, boot: bool = False) -> None:
-        leases = self._store.leases
         data = msgspec.json.encode(self._member)
-        await leases.acquire(PREFIX + self._process, self._process, data)
+        await self._store.leases.acquire(PREFIX + self._process, self._process, data)
+        await self._look(boot=boot)
+
+    async def _look(self, *, boot: bool = False) -> None:
+        leases = self._store.leases
         held = await leases.held(PREFIX)
         members = {name.removeprefix(PREFIX): _decode(lease.data) for name, lease in held.items()}
         members[self._process] = self._member

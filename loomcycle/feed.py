@@ -165,18 +165,12 @@ class RunFeed:
         loop = asyncio.get_running_loop()
         deadline = None if timeout is None else loop.time() + timeout
         while True:
-            while self._behind and not self.ended and len(frames) < MAX_WAITING:
-                self._behind = False
-                if await self._read_on(frames):
-                    self._behind = True
-            while self._queue and not self.ended:
-                item = self._queue.popleft()
-                if isinstance(item, Delta):
-                    if item.after >= self._next_c:
-                        await self._catch_up(frames)
-                    self._delta(item, frames)
-                else:
-                    await self._commit(item, frames)
+            try:
+                await self._drain(frames)
+            except LogError:
+                self._behind = True
+                if not frames:
+                    raise
             if frames or self.ended:
                 self._keep_watching(loop.time())
                 return frames
@@ -192,6 +186,21 @@ class RunFeed:
                     if self._next_c > 1:
                         continue
                     raise
+
+    async def _drain(self, frames: list[FeedFrame]) -> None:
+        """Turn what the journal and the queue hold now into frames."""
+        while self._behind and not self.ended and len(frames) < MAX_WAITING:
+            self._behind = False
+            if await self._read_on(frames):
+                self._behind = True
+        while self._queue and not self.ended:
+            item = self._queue.popleft()
+            if isinstance(item, Delta):
+                if item.after >= self._next_c:
+                    await self._catch_up(frames)
+                self._delta(item, frames)
+            else:
+                await self._commit(item, frames)
 
     def _poll_s(self) -> float:
         if self._next_c == 1:

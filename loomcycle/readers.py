@@ -42,7 +42,10 @@ class Readers:
             self._seen_elsewhere.add(run_id)
 
     def left(self, tenant: str, run_id: str) -> None:
-        """A client of this process stopped reading a run that should not outlive its readers."""
+        """A client of this process stopped reading a run that should not outlive its readers.
+
+        Whoever reads it after that keeps it alive, and only so long.
+        """
         if self._closing:
             return
         self._left_at[run_id] = asyncio.get_running_loop().time()
@@ -58,11 +61,12 @@ class Readers:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def _cancel_unless_read(self, tenant: str, run_id: str) -> None:
-        await asyncio.sleep(self._grace_s)
-        del self._left_at[run_id]
-        if self._services.live.readers(run_id) or run_id in self._seen_elsewhere:
+        while True:
+            await asyncio.sleep(self._grace_s)
+            if not self._services.live.readers(run_id) and run_id not in self._seen_elsewhere:
+                break
             self._seen_elsewhere.discard(run_id)
-            return
+        self._left_at.pop(run_id, None)
         try:
             await cancel_run(self._services, tenant, run_id, DISCONNECTED)
         except LogError as cause:

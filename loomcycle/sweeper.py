@@ -90,6 +90,8 @@ class Sweeper:
             return 0
         runs = await self._index.running()
         orphans = [run for run in runs if self._is_orphan(run)]
+        gone = {run.owner: await self._is_gone(run.owner) for run in orphans}
+        orphans = [run for run in orphans if gone[run.owner]]
         if not orphans:
             return 0
         queued = await self._store.wakes.waiting()
@@ -107,6 +109,9 @@ class Sweeper:
             return not self._cluster.is_alive(run.owner)
         quiet_ns = self._now_ns() - run.last_commit_ns
         return not self._owns(run.id) and quiet_ns > OWN_QUIET_S * 1e9
+
+    async def _is_gone(self, owner: str) -> bool:
+        return owner == self._process or await self._cluster.is_gone(owner)
 
     async def _keep_sweeping(self) -> None:
         loop = asyncio.get_running_loop()

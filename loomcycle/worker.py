@@ -204,7 +204,7 @@ class Worker:
         if await store.log.last(store.subjects.journal(item.tenant, item.run)) is not None:
             await self._resume(item.tenant, item.run, delivery)
             return True
-        if item.reader == "cancel" and not self._cluster.is_alive(item.gateway):
+        if item.reader == "cancel" and await self._cluster.is_gone(item.gateway):
             delivery.ack()
             return True
         return False
@@ -285,7 +285,7 @@ class Worker:
                 await self._forget(state, run_id)
                 delivery.ack()
                 return
-            if state.writer != services.process and self._cluster.is_alive(state.writer):
+            if state.writer != services.process and not await self._cluster.is_gone(state.writer):
                 services.store.live.poke(run_id, b"inbox")
                 delivery.ack()
                 return

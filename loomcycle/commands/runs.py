@@ -62,6 +62,8 @@ QUEUE_CHECK_S = 1.0
 """How often a waiting start is looked up in the queue, should the queue have been lost."""
 
 POST_ATTEMPTS = 3
+POST_PATIENCE_S = 2.0
+"""A queue that was silent for so long is not asked again: the client gets its 503."""
 
 _encode = msgspec.json.Encoder().encode
 _decode_entry = msgspec.json.Decoder(str).decode
@@ -358,6 +360,8 @@ class RunCommands:
 
     async def _post(self, item: StartItem, data: bytes, *, attempt: int = 0) -> int:
         starts = self._services.store.starts
+        loop = asyncio.get_running_loop()
+        begun = loop.time()
         for tried in range(POST_ATTEMPTS):
             try:
                 return await starts.post(item.tenant, item.user_id, item.run, data, attempt=attempt)
@@ -368,7 +372,7 @@ class RunCommands:
             except QueueFull:
                 raise Backpressure("queue full") from None
             except OutcomeUnknown:
-                if tried == POST_ATTEMPTS - 1:
+                if tried == POST_ATTEMPTS - 1 or loop.time() - begun > POST_PATIENCE_S:
                     self._later(self._withdraw_quietly(item, 0, "log unavailable"))
                     raise
         raise AssertionError("unreachable")

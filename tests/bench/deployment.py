@@ -57,7 +57,8 @@ def free_port() -> int:
 class Deployment:
     """A data directory and a configuration; any number of servers, one after the other or at once.
 
-    ``config`` is the configuration's content, ``environ`` is added to a clean environment.
+    ``config`` is the configuration's content, ``environ`` is added to a clean environment. With
+    ``nats_url`` the servers use that nats-server instead of an embedded one.
     """
 
     def __init__(
@@ -65,8 +66,11 @@ class Deployment:
         directory: Path,
         config: Mapping[str, Any],
         environ: Mapping[str, str] | None = None,
+        *,
+        nats_url: str = "",
     ) -> None:
         self.directory = directory
+        self._nats_url = nats_url
         self.data = directory / "data"
         directory.mkdir(parents=True, exist_ok=True)
         self.config = directory / "loomcycle.yaml"
@@ -77,6 +81,7 @@ class Deployment:
             "PYTHONPATH": str(ROOT),
             "LOOMCYCLE_DATA_DIR": str(self.data),
             **QUIET_MOCK,
+            **({"LOOMCYCLE_NATS_URL": nats_url} if nats_url else {}),
             **(environ or {}),
         }
         self.servers: list[Server] = []
@@ -116,8 +121,8 @@ class Deployment:
         """A connection of our own to the running deployment's log."""
         facts = self.facts()
         return await connect(
-            f"nats://127.0.0.1:{facts.port}",
-            token=facts.token,
+            self._nats_url or f"nats://127.0.0.1:{facts.port}",
+            token=None if self._nats_url else facts.token,
             master_key=load_master_key(self.data),
             name=name,
             connect_timeout_s=10.0,

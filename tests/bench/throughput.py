@@ -19,10 +19,10 @@ import msgspec
 from msgspec import Struct
 
 from events.commit import decode
-from events.embedded import binary
 from tests.bench.bench import Bench, Unavailable
-from tests.bench.deployment import ROOT, Deployment, Server, descendants, wait_for
+from tests.bench.deployment import ROOT, Deployment, Server
 from tests.bench.load import Job, Window
+from tests.bench.nats_server import NatsServer
 from tests.bench.usage import cpu_seconds, resident_mb
 
 MEMORY_DISK = Path("/dev/shm")
@@ -105,12 +105,13 @@ def deployment(
     bench: Bench,
     parent: Path | None = None,
     environ: Mapping[str, str] | None = None,
+    nats_url: str = "",
     **more: Any,
 ) -> Iterator[Deployment]:
     """A fresh deployment whose files are gone afterwards."""
     folder = Path(tempfile.mkdtemp(dir=parent or bench.directory))
     try:
-        with Deployment(folder, config(**more), environ) as made:
+        with Deployment(folder, config(**more), environ, nats_url=nats_url) as made:
             yield made
     finally:
         shutil.rmtree(folder, ignore_errors=True)
@@ -149,32 +150,22 @@ def slow_flush(bench: Bench) -> None:
     strace = shutil.which("strace")
     if strace is None:
         raise Unavailable("strace is not installed")
-    with deployment(bench) as made:
-        made.start().stop()  # writes the embedded server's own configuration
-        settings = made.data / "nats" / "server.conf"
-        text = settings.read_text()
-        port = text.partition("127.0.0.1:")[2].partition('"')[0]
-        token = text.partition('token: "')[2].partition('"')[0]
-        calls = "fsync,fdatasync"
-        command = [strace, "-f", "--seccomp-bpf", "-o", "/dev/null", "-e", f"trace={calls}"]
-        command += ["-e", f"inject={calls}:delay_exit={FLUSH_DELAY_US}", str(binary())]
-        command += ["-c", str(settings)]
-        with subprocess.Popen(command, stderr=subprocess.PIPE, process_group=0) as tracer:
+    calls = "fsync,fdatasync"
+    tracer = [strace, "-f", "--seccomp-bpf", "-o", "/dev/null", "-e", f"trace={calls}"]
+    tracer += ["-e", f"inject={calls}:delay_exit={FLUSH_DELAY_US}"]
+    folder = Path(tempfile.mkdtemp(dir=bench.directory))
+    try:
+        with NatsServer(folder, tracer=tracer) as nats:
             try:
-                wait_for(lambda: tracer.poll() is not None or descendants(tracer.pid), "strace")
-                if tracer.poll() is not None:
-                    assert tracer.stderr is not None
-                    raise Unavailable(f"strace: {tracer.stderr.read().decode().strip()}")
-                made.environ["LOOMCYCLE_NATS_URL"] = f"nats://{token}@127.0.0.1:{port}"
-                server = made.start()
-                row, _ = apply_load(bench, server, descendants(tracer.pid)[0], 32)
-                server.stop()
-            finally:
-                for pid in descendants(tracer.pid):
-                    subprocess.run(["kill", "-9", str(pid)], check=False)
-                tracer.terminate()
-        bench.row("1 ms added to each flush", row)
-        bench.figure("flush_runs_32", row.runs_s)
+                nats.start()
+            except AssertionError as cause:
+                raise Unavailable(f"strace: {cause}") from None
+            with deployment(bench, nats_url=nats.url) as made:
+                row, _ = apply_load(bench, made.start(), nats.pid, 32)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    bench.row("1 ms added to each flush", row)
+    bench.figure("flush_runs_32", row.runs_s)
 
 
 def postgres(bench: Bench) -> None:

@@ -13,7 +13,6 @@ from pathlib import Path
 from tests.chaos.invariants import must_hold
 from tests.chaos.loop import KillLoop, Settings
 
-
 SHARE_OF_TWO = 5
 """Without ``--servers`` one kill in so many is made with two servers."""
 
@@ -31,7 +30,8 @@ def main() -> int:
         for servers, kills in parts.items()
         if kills
     ]
-    return 0 if all([_kept(each, options.dir) for each in settings]) else 1
+    kept = [_kept(each, options.dir) for each in settings]
+    return int(not all(kept))
 
 
 def _kept(settings: Settings, parent: Path | None) -> bool:

@@ -14,9 +14,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from tests.bench.deployment import eventually
 from tests.bench.sse import BrokenOff, Frame, Refused, frames
 
 STEPS = 20
+LONG_STEPS = 80
 PROGRAM_CALLS = 15
 TERMINAL = ("done", "error")
 PATIENCE_S = 60.0
@@ -43,6 +45,13 @@ CONFIG: dict[str, Any] = {
             "allowed_tools": ["Memory"],
             "memory_scopes": ["user"],
         },
+        "long": {
+            "provider": "mock",
+            "model": f"mock-steps-{LONG_STEPS}",
+            "unbounded_iterations": True,
+            "allowed_tools": ["Memory"],
+            "memory_scopes": ["user"],
+        },
         "program": {
             "provider": "code-js",
             "code": PROGRAM,
@@ -52,9 +61,10 @@ CONFIG: dict[str, Any] = {
     },
 }
 
+MIXED = ("plain", "steps", "program")
 ENVIRON = {"LOOMCYCLE_MOCK_LATENCY_MS": "5", "LOOMCYCLE_MOCK_LATENCY_JITTER_MS": "10"}
 
-EXPECTED_COUNTS = {"plain": 0, "steps": STEPS, "program": PROGRAM_CALLS}
+EXPECTED_COUNTS = {"plain": 0, "steps": STEPS, "long": LONG_STEPS, "program": PROGRAM_CALLS}
 """What the run's user's counter must hold in the end; each run has a user of its own."""
 
 
@@ -72,10 +82,13 @@ class Tracked:
 
 
 class Clients:
-    """``ports`` are tried in turn. ``tally`` counts what happened to the clients."""
+    """``ports`` are tried at random. ``tally`` counts what happened to the clients."""
 
-    def __init__(self, ports: Callable[[], Sequence[int]], seed: int) -> None:
+    def __init__(
+        self, ports: Callable[[], Sequence[int]], seed: int, agents: Sequence[str] = MIXED
+    ) -> None:
         self._ports = ports
+        self._agents = agents
         self._random = random.Random(seed)
         self._numbers = 0
         self._stopping = False
@@ -84,7 +97,17 @@ class Clients:
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self, count: int) -> None:
+        """Each client runs one agent after the other until :meth:`finish`."""
         self._tasks = [asyncio.create_task(self._one_after_the_other()) for _ in range(count)]
+
+    async def start_one_each(self, count: int, calls: int) -> None:
+        """Each client runs one agent; wait until each run has so many tool results behind it."""
+        self._tasks = [asyncio.create_task(self._one()) for _ in range(count)]
+        await eventually(
+            lambda: len(self.runs) == count and min(map(results, self.runs)) >= calls,
+            f"{count} runs with {calls} tool results",
+            30.0,
+        )
 
     async def finish(self) -> None:
         """Start no more runs; wait until each run's stream is complete (or given up)."""
@@ -93,7 +116,10 @@ class Clients:
 
     async def _one_after_the_other(self) -> None:
         while not self._stopping:
-            await self._run(Tracked(self._random.choice(("plain", "steps", "program"))))
+            await self._one()
+
+    async def _one(self) -> None:
+        await self._run(Tracked(self._random.choice(self._agents)))
 
     async def _run(self, run: Tracked) -> None:
         last_progress = time.monotonic()
@@ -140,3 +166,8 @@ class Clients:
                 run.ended = run.ended or frame.event in TERMINAL
         if not run.ended:
             raise BrokenOff("complete without a terminal frame")
+
+
+def results(run: Tracked) -> int:
+    """Tool results that the client saw."""
+    return sum(frame.event == "tool_result" for frame in run.seen)

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 import httpx
 
-from tests.wire.gateway import SseFrame, StreamReader
+from tests.wire.gateway import PATIENCE_S, SseFrame, StreamReader
 from tests.wire.vendors import Hold, Part, Reply
+
+
+class Away(Exception):
+    """The log cannot be read now; a client tries again."""
 
 
 @dataclass
@@ -44,8 +49,18 @@ class Client:
         else:
             options = {"params": {"after": self.last_id}}
         async with http.stream("GET", f"/v1/runs/{self.run}/stream", **options) as response:
+            if response.status_code == 503:
+                raise Away
             assert response.status_code == 200, await response.aread()
             await self._read(response, limit)
+
+    async def insist(self, http: httpx.AsyncClient) -> None:
+        """Go on to the end of the run, whatever connections or the log do in between."""
+        async with asyncio.timeout(PATIENCE_S):
+            while not self.ended:
+                with suppress(httpx.TransportError, Away):
+                    await self.attach(http)
+                await asyncio.sleep(0.05)
 
     async def _read(self, response: httpx.Response, limit: int) -> None:
         stream = StreamReader(response)

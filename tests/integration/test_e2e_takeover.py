@@ -76,7 +76,7 @@ async def test_text_starts_again_after_the_owner_was_killed(tmp_path: Path, apar
             reading = await speaks(client, owner.http, FIRST)
             async with replicas(tmp_path, CONFIG, environ, "survivor") as (survivor,):
                 observer.run = client.run
-                observing = asyncio.create_task(observer.attach(survivor.http))
+                observing = asyncio.create_task(observer.insist(survivor.http))
                 await until(lambda: heard(observer, FIRST))
                 owner.kill()
                 await owner.gone()
@@ -84,7 +84,7 @@ async def test_text_starts_again_after_the_owner_was_killed(tmp_path: Path, apar
                 assert text_of(client.frames) == FIRST
                 assert client.last_id.endswith(f".1.{len(FIRST)}")
 
-                await client.attach(survivor.http)
+                await client.insist(survivor.http)
                 await observing
                 for reader in (client, observer):
                     assert text_of(reader.frames) == SECOND
@@ -114,13 +114,13 @@ async def test_text_starts_again_after_the_owner_was_told_to_stop(
             reading = await speaks(client, owner.http, FIRST)
             async with serving(tmp_path, CONFIG, environment(vendor)) as survivor:
                 observer.run = client.run
-                observing = asyncio.create_task(observer.attach(survivor.http))
+                observing = asyncio.create_task(observer.insist(survivor.http))
                 await until(lambda: heard(observer, FIRST))
                 owner.stop.set()
                 await owner.task
                 await owner.runtime.close()
                 await asyncio.gather(reading, return_exceptions=True)
-                await client.attach(survivor.http)
+                await client.insist(survivor.http)
                 await observing
                 for reader in (client, observer):
                     assert text_of(reader.frames) == SECOND

@@ -151,6 +151,7 @@ class World:
     def resume(self, host: Host) -> None:
         if host.suspended and not host.dead:
             self.note(host.name, "goes on")
+            self.disturbed_at = self.loop.time()
             host.resume()
 
     # -- the log's faults

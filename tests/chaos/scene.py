@@ -1,0 +1,96 @@
+"""What fault tests share: runs in the middle of their work, and questions to the log and servers.
+
+Everything is real: processes, nats-server, disks; time is waited for by condition.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import httpx
+
+from events.commit import Commit, decode
+from events.log import EventStore, LogError
+from tests.bench.deployment import Deployment, Server, eventually
+from tests.chaos.clients import CONFIG, Clients, Tracked, results
+from tests.chaos.invariants import settle, violations
+
+SLOW_MOCK = {"LOOMCYCLE_MOCK_LATENCY_MS": "60", "LOOMCYCLE_MOCK_LATENCY_JITTER_MS": "0"}
+"""With it a run of agent ``long`` takes at least five seconds."""
+
+PLAIN = {"agent": "plain", "prompt": "hi"}
+
+
+def deployment(directory: Path, *, nats_url: str = "") -> Deployment:
+    """Agents of the kill loop, model calls slow enough to be in the middle of something."""
+    return Deployment(directory, CONFIG, SLOW_MOCK, nats_url=nats_url)
+
+
+@asynccontextmanager
+async def long_runs(servers: Sequence[Server], count: int) -> AsyncIterator[Clients]:
+    """Clients of long runs, each run with some tool results behind it."""
+    clients = Clients(lambda: [server.port for server in servers], seed=1, agents=["long"])
+    await clients.start_one_each(count, calls=3)
+    yield clients
+
+
+async def all_kept(made: Deployment, clients: Clients) -> list[str]:
+    """Wait for the clients' streams and the log's journals; what is wrong with them."""
+    await clients.finish()
+    store = await made.store("judge")
+    try:
+        log = await settle(store)
+        return await violations(store, log, clients.runs)
+    finally:
+        await store.close()
+
+
+async def journal(store: EventStore, run_id: str) -> list[Commit]:
+    messages = await store.log.read(store.subjects.journal("", run_id))
+    return [decode(message.data, message.seq) for message in messages]
+
+
+async def last_writer(store: EventStore, run_id: str) -> str:
+    """Who wrote the last commit of a run; "" while the log is away."""
+    try:
+        message = await store.log.last(store.subjects.journal("", run_id))
+    except LogError:
+        return ""
+    return decode(message.data, message.seq).header.writer if message is not None else ""
+
+
+async def writers(store: EventStore, runs: Sequence[Tracked]) -> dict[str, str]:
+    """The process that wrote each run's last commit."""
+    return {run.run_id: await last_writer(store, run.run_id) for run in runs}
+
+
+async def progress(clients: Clients, calls: int, limit_s: float = 30.0) -> None:
+    """Wait until every run has so many more tool results than now."""
+    goals = [(run, results(run) + calls) for run in clients.runs]
+    await eventually(
+        lambda: all(results(run) >= goal or run.ended for run, goal in goals),
+        f"{calls} more tool results in each run",
+        limit_s,
+    )
+
+
+def post_plain(server: Server) -> httpx.Response:
+    """One short run, read to its end."""
+    return httpx.post(f"{server.url}/v1/runs", json=PLAIN, timeout=30)
+
+
+def command(made: Deployment, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """A command line of the product on this deployment."""
+    return subprocess.run(
+        [sys.executable, "-P", "-m", "loomcycle.cli", *arguments, "--config", str(made.config)],
+        cwd=made.directory,
+        env=made.environ,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
