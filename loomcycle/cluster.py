@@ -53,6 +53,9 @@ class Cluster:
         self._task: asyncio.Task[None] | None = None
         self.settled = alone_at_boot
         """Whether a process without a lease may be judged dead."""
+        self._first = alone_at_boot
+        """The table of leases began with this process: who was never seen in it is dead."""
+        self._seen: set[str] = set()
 
     async def start(self) -> None:
         """Take the lease and look around once. Raises LogError."""
@@ -78,7 +81,9 @@ class Cluster:
 
     def is_alive(self, process: str) -> bool:
         """Whether ``process`` must be treated as alive (unknown ones count until settled)."""
-        return process in self._members or not self.settled
+        if process in self._members:
+            return True
+        return not self.settled or (self._first and process in self._seen)
 
     async def is_gone(self, process: str) -> bool:
         """Whether ``process`` is dead, after a look of its own: a picture taken a second ago
@@ -94,7 +99,7 @@ class Cluster:
             try:
                 await self._renew()
             except LogError as cause:
-                self.settled = False
+                self.settled = self._first = False
                 log.warning("lease not renewed: %s", cause)
 
     async def _renew(self, *, boot: bool = False) -> None:
@@ -103,12 +108,15 @@ class Cluster:
         await self._look(boot=boot)
 
     async def _look(self, *, boot: bool = False) -> None:
+        """Take a new picture of who is there."""
         leases = self._store.leases
         held = await leases.held(PREFIX)
         members = {name.removeprefix(PREFIX): _decode(lease.data) for name, lease in held.items()}
         members[self._process] = self._member
-        if not (boot and self.settled):
-            self.settled = await leases.settled()
+        settled = await leases.settled()
+        self._seen |= members.keys()
+        self._first = self._first and not settled
+        self.settled = settled or self._first
         if members.keys() != self._members.keys() or boot:
             self._members = members
             self.changed(members)

@@ -306,7 +306,7 @@ class RunFeed:
             return
         if kind == "model.started" and self._position.offset:
             event = record.event
-            if isinstance(event, ModelStarted) and event.attempt != self._position.attempt:
+            if isinstance(event, ModelStarted) and event.attempt > self._position.attempt:
                 self._reset(event.attempt, frames)
             return
         frame = self._frame(record)

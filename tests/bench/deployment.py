@@ -123,7 +123,7 @@ class Deployment:
         return await connect(
             self._nats_url or f"nats://127.0.0.1:{facts.port}",
             token=None if self._nats_url else facts.token,
-            master_key=load_master_key(self.data),
+            master_key=load_master_key(self.data, self.environ.get("LOOMCYCLE_MASTER_KEY", "")),
             name=name,
             connect_timeout_s=10.0,
         )

@@ -25,9 +25,27 @@ SLOW_MOCK = {"LOOMCYCLE_MOCK_LATENCY_MS": "60", "LOOMCYCLE_MOCK_LATENCY_JITTER_M
 PLAIN = {"agent": "plain", "prompt": "hi"}
 
 
+MASTER_KEY = "5" * 64
+
+
 def deployment(directory: Path, *, nats_url: str = "") -> Deployment:
     """Agents of the kill loop, model calls slow enough to be in the middle of something."""
-    return Deployment(directory, CONFIG, SLOW_MOCK, nats_url=nats_url)
+    environ = {**SLOW_MOCK, "LOOMCYCLE_MASTER_KEY": MASTER_KEY}
+    return Deployment(directory, CONFIG, environ, nats_url=nats_url)
+
+
+def replica(made: Deployment, name: str) -> Server:
+    """One more server on the same log, with a data directory of its own, as on a machine of its own."""
+    return made.start(environ={"LOOMCYCLE_DATA_DIR": str(made.directory / name)})
+
+
+def busiest(servers: Sequence[Server]) -> Server:
+    """The server that advances most runs now."""
+
+    def active(server: Server) -> int:
+        return int(httpx.get(f"{server.url}/v1/_concurrency/stats", timeout=10).json()["active"])
+
+    return max(servers, key=active)
 
 
 @asynccontextmanager

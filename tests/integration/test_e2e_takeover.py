@@ -104,7 +104,9 @@ async def test_text_starts_again_after_the_owner_was_told_to_stop(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(worker_module, "LEAVE_GRACE_S", 0.1)
-    async with FakeVendor() as vendor:
+    data = tmp_path / "data"
+    data.mkdir()
+    async with FakeVendor() as vendor, server_beside(data, apart=True):
         vendor.script(
             reply("anthropic", "It was ", "a dark and st", asyncio.Event()),
             reply("anthropic", "It was a bri", "ght day. 🌞 ", "And so on."),

@@ -69,7 +69,8 @@ async def play(world: World) -> None:
     """One seed: processes, callers and rules for some seconds."""
     profile = draw_profile(world.rng)
     world.note("world", f"{profile}")
-    for _ in range(profile.hosts):
+    world.add_host(slots=profile.slots, alone=True)
+    for _ in range(profile.hosts - 1):
         _new_host(world, profile)
     while not any(host.booted for host in world.hosts.values()):
         await asyncio.sleep(0.01)
