@@ -182,7 +182,7 @@ class EmbeddedServer:
                 try:
                     server._refresh()
                     server._forget()
-                    await server._launch(port=0)
+                    await server._launch(port=server._facts.port)
                 except BaseException:
                     server._owner_lock.drop()
                     raise
@@ -250,7 +250,7 @@ class EmbeddedServer:
     # --- owning ---------------------------------------------------------------------------
 
     async def _launch(self, port: int) -> None:
-        """Start the child on ``port`` (0: any free one) and wait until it answers."""
+        """Start the child, on ``port`` if it is free (0: any), and wait until it answers."""
         server_lock = _Lock(self.directory / "server.lock")
         if not await _until(server_lock.take, _STOP_TIMEOUT_S):
             self._end_orphan()
@@ -265,7 +265,7 @@ class EmbeddedServer:
 
     async def _spawn(self, port: int, server_lock: _Lock) -> None:
         token = self._facts.token or self._stored_token()
-        port = port or _free_port()
+        port = port if port and _is_free(port) else _free_port()
         config = self.directory / "server.conf"
         _write_private(config, self._config(port, token).encode())
         process = self._process = self._fork(config, server_lock.fd)
@@ -376,6 +376,16 @@ def _free_port() -> int:
     with socket.socket() as probe:
         probe.bind((_HOST, 0))
         return int(probe.getsockname()[1])
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((_HOST, port))
+        except OSError:
+            return False
+    return True
 
 
 def _answers(port: int) -> bool:

@@ -289,7 +289,7 @@ class NatsSource:
                 await self._create(lane)
                 break
             except LogError as error:
-                log.info("consumer %s is not ready: %s", lane.consumer.name, error)
+                log.debug("consumer %s is not ready: %s", lane.consumer.name, error)
         lane.paused = False
         self._ask_at(lane)
 

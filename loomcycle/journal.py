@@ -202,13 +202,14 @@ class RunJournal:
                 pass
             except WrongSequence:
                 refused += 1
+            messages = await self._new_messages()
             stored = await self._stored_as(hash_)
             if stored:
                 return stored
-            moved = await self.read_inbox()
-            if moved and closing:
+            self._take(messages)
+            if messages and closing:
                 raise InboxMoved
-            if moved:
+            if messages:
                 refused = 0
             elif refused > MAX_REFUSALS:
                 raise Fenced("the run does not end where this writer left it")
@@ -228,21 +229,35 @@ class RunJournal:
         raise Fenced(f"sequence {message.seq} was written by another")
 
     async def read_inbox(self) -> bool:
-        """Take note of inbox messages not seen yet (kept in ``inbox``); whether there were any."""
+        """Take note of inbox messages not seen yet (kept in ``inbox``); whether there were any.
+
+        Raises Fenced. The journal's end is looked at after the inbox was read: a commit of
+        another that stands before a message would be passed over with it otherwise.
+        """
+        messages = await self._new_messages()
+        if messages:
+            await self._stored_as("")
+            self._take(messages)
+        return bool(messages)
+
+    def _take(self, messages: list[Message]) -> None:
+        if messages:
+            self.inbox += messages
+            self.inbox_seq = messages[-1].seq
+            self.run_seq = max(self.run_seq, self.inbox_seq)
+
+    async def _new_messages(self) -> list[Message]:
         newest = await self._while_away(lambda: self._store.log.last(self.inbox_subject))
         if newest is None or newest.seq <= self.inbox_seq:
-            return False
+            return []
         for attempt in count():
             messages = await self._while_away(
                 lambda: self._store.log.read(self.inbox_subject, after=self.inbox_seq)
             )
             if messages and messages[-1].seq >= newest.seq:
-                break
+                return messages
             await pause(attempt)
-        self.inbox += messages
-        self.inbox_seq = messages[-1].seq
-        self.run_seq = max(self.run_seq, self.inbox_seq)
-        return True
+        raise AssertionError("unreachable")
 
     async def _while_away(self, operation: Callable[[], Awaitable[T]]) -> T:
         """Repeat a harmless operation until the log answers."""

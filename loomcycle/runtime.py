@@ -25,6 +25,7 @@ from events.seals import load_master_key
 from loomcycle import __version__
 from loomcycle.admission import Admission
 from loomcycle.auth import Authenticator
+from loomcycle.build import UNKNOWN, this_build
 from loomcycle.cluster import Cluster, Member
 from loomcycle.commands.runs import RunCommands
 from loomcycle.config.loaded import LoadedConfig
@@ -67,6 +68,7 @@ class Runtime:
     providers: Registry
     started_ns: int
     version: str
+    commit: str
     _stack: AsyncExitStack
 
     async def close(self) -> None:
@@ -182,6 +184,7 @@ async def _open(loaded: LoadedConfig, process: str, stack: AsyncExitStack) -> Ru
     )
     stack.push_async_callback(commands.close)
     stack.push_async_callback(readers.close)
+    commit = (await asyncio.to_thread(this_build)).commit
     return Runtime(
         config=loaded,
         store=store,
@@ -196,6 +199,7 @@ async def _open(loaded: LoadedConfig, process: str, stack: AsyncExitStack) -> Ru
         providers=providers,
         started_ns=started_ns,
         version=__version__,
+        commit=commit if commit != UNKNOWN else "",
         _stack=stack,
     )
 

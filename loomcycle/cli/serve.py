@@ -16,7 +16,7 @@ from typing import NoReturn
 import click
 
 from loomcycle.address import Address, parse_address
-from loomcycle.cli.build import this_build
+from loomcycle.build import this_build
 from loomcycle.cli.command import Command, config_option
 from loomcycle.cli.errors import BadInvocation, Quiet
 from loomcycle.config.loaded import LoadedConfig

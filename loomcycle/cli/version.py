@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from loomcycle.cli.build import UNKNOWN, this_build
+from loomcycle.build import UNKNOWN, this_build
 from loomcycle.cli.command import Command
 
 

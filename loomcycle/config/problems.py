@@ -77,7 +77,7 @@ class ConfigNotFound(Exception):
         if self.explicit:
             return "config file not found: " + ", ".join(map(str, self.probed))
         lines = (f"  {path}" for path in self.probed)
-        hint = "run `loomcycle init` to write one, or name a file with --config"
+        hint = "name a file with --config; loomcycle/demo/demo.yaml is an example"
         return "\n".join(("no config file found; looked for:", *lines, hint))
 
 

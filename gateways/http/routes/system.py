@@ -89,6 +89,7 @@ class System:
             Health(
                 ok=True,
                 version=runtime.version,
+                commit=runtime.commit,
                 uptime_seconds=max(0, now - runtime.started_ns) // 1_000_000_000,
                 metrics_enabled=environment.metrics_enabled,
                 replica_id=replica_id,

@@ -55,14 +55,27 @@ function globbed(pattern) {
   return { paths, total: cut ? Number(cut[1]) : paths.length };
 }
 
-// Grep's counts as [path, number], most first, ties by path.
+// Files of this name anywhere but below hidden folders at the top; folders are remembered.
+const folders = new Set();
+function everywhere(name) {
+  const here = globbed(name);
+  const below = globbed("[^.]*/**/" + name);
+  for (const path of below.paths) folders.add(path.split("/")[0]);
+  const paths = here.paths.concat(below.paths).filter((path) => !/__pycache__/.test(path));
+  return { paths, total: here.total + below.total };
+}
+
+// Grep's counts over those folders as [path, number], most first, ties by path.
 function counted(pattern) {
-  return lines(Grep({ pattern, output_mode: "count", head_limit: 500 }))
-    .map((line) => {
+  const found = [];
+  for (const folder of Array.from(folders).sort()) {
+    for (const line of lines(Grep({ pattern, path: folder, output_mode: "count", head_limit: 500 }))) {
       const at = line.lastIndexOf(":");
-      return [line.slice(0, at), Number(line.slice(at + 1))];
-    })
-    .filter(([path]) => !/(^|\/)(\.git|\.venv|node_modules)\//.test(path))
+      found.push([folder + "/" + line.slice(0, at), Number(line.slice(at + 1))]);
+    }
+  }
+  return found
+    .filter(([path]) => !/\/node_modules\//.test(path))
     .sort((a, b) => b[1] - a[1] || (a[0] < b[0] ? -1 : 1));
 }
 
@@ -92,7 +105,7 @@ function run(input) {
   const before = attempt("memory", () => Memory.get({ scope: "user", key: MEMORY_KEY }));
   const last = (before && before.value) || {};
 
-  const everything = attempt("file list", () => globbed("**/*"));
+  const everything = attempt("file list", () => everywhere("*"));
   if (everything) {
     findings.files = everything.total;
     const change = everything.total - last.files;
@@ -110,7 +123,7 @@ function run(input) {
 
   const languages = [];
   for (const [name, pattern] of LANGUAGES) {
-    const found = attempt(name + " files", () => globbed("**/" + pattern));
+    const found = attempt(name + " files", () => everywhere(pattern));
     if (found && found.total > 0) languages.push([name, found.total]);
   }
   languages.sort((a, b) => b[1] - a[1] || (a[0] < b[0] ? -1 : 1));

@@ -7,13 +7,14 @@ in; what nobody knows is ``unknown``.
 from __future__ import annotations
 
 import subprocess
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
 from loomcycle import __version__
 
 UNKNOWN = "unknown"
-_ROOT = Path(__file__).resolve().parents[2]
+_ROOT = Path(__file__).resolve().parents[1]
 
 
 class Build(NamedTuple):
@@ -22,6 +23,7 @@ class Build(NamedTuple):
     built: str
 
 
+@cache
 def this_build() -> Build:
     """``commit``: 12 hex digits, ``-dirty`` appended for a changed checkout."""
     return Build(__version__, _installed_commit() or _checkout_commit() or UNKNOWN, UNKNOWN)
