@@ -101,7 +101,8 @@ class ProgramTurn:
             self._interpreter = Interpreter(self._program)
             raise
         if isinstance(outcome, ProgramCall):
-            _THREADS.submit(self._interpreter.prepare)
+            # Not before this task waits: a thread that starts now would take its interpreter lock.
+            asyncio.get_running_loop().call_soon(_THREADS.submit, self._interpreter.prepare)
         return outcome
 
     def _remaining_s(self) -> float:

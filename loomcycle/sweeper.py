@@ -90,8 +90,8 @@ class Sweeper:
             return 0
         runs = await self._index.running()
         orphans = [run for run in runs if self._is_orphan(run)]
-        gone = {run.owner: await self._is_gone(run.owner) for run in orphans}
-        orphans = [run for run in orphans if gone[run.owner]]
+        gone = {owner: await self._is_gone(owner) for owner in sorted({r.owner for r in orphans})}
+        orphans = [run for run in orphans if gone.get(run.owner)]
         if not orphans:
             return 0
         queued = await self._store.wakes.waiting()
@@ -131,3 +131,5 @@ class Sweeper:
                     swept = loop.time()
             except (LogError, ViewUnavailable) as cause:
                 log.warning("sweep postponed: %s", cause)
+            except Exception:
+                log.exception("sweep failed")

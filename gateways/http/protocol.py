@@ -11,6 +11,7 @@ from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from gateways.http.cork import CorkedTransport
 from gateways.http.sse import HANG_UP
 
 HEADER_S = 10.0
@@ -32,7 +33,7 @@ class HeaderDeadlineProtocol(HttpToolsProtocol):
     _head_bytes = 0
 
     def connection_made(self, transport: Any) -> None:
-        super().connection_made(transport)
+        super().connection_made(CorkedTransport(transport, self.loop))  # type: ignore[arg-type]
         self._expect_head()
 
     def connection_lost(self, exc: Exception | None) -> None:

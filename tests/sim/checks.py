@@ -32,7 +32,10 @@ from tests.sim.index import RunRow
 if TYPE_CHECKING:
     from tests.sim.world import World
 
-LOSE_THE_LAST_ITEM = {"crash", "suspend", "stop", "forget", "restart"}
+STANDING = {"sweeper", "wakes", "starts", "look-after", "lease"}
+"""Tasks that a process keeps until it stops."""
+
+LOSE_THE_LAST_ITEM = {"crash", "suspend", "stop", "forget", "restart", "LATE"}
 """After these a run can end without anybody left who would destroy its seals."""
 
 
@@ -233,7 +236,10 @@ def _one_at_a_time(world: World, what: str, rows: list[RunRow]) -> None:
 
 
 def _leftovers(world: World) -> None:
-    """Nothing is kept of runs that ended."""
+    """Nothing is kept of runs that ended, and no standing task has died."""
+    for task in world.loop.tasks:
+        if task.get_name() in STANDING and task.done() and not task.cancelled():
+            world.violation(f"{task.get_name()} died: {task.exception()!r}")
     for host in world.well():
         topics = host.live._topics
         if topics:

@@ -7,6 +7,7 @@ which the checks look things up at the end. It reads the server's memory and is 
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import copy
 from dataclasses import dataclass, field
 
 from events.commit import Commit, decode
@@ -100,7 +101,7 @@ class SimLookups:
 
     async def running(self) -> list[RunRow]:
         await self._store.log.ends(RUN_STREAM_NAMES)
-        return [row for row in self._index.runs.values() if not row.ended]
+        return [copy(row) for row in self._index.runs.values() if not row.ended]
 
     async def run(self, principal: Principal, run_id: str) -> RunRow | None:
         await self._store.log.ends(RUN_STREAM_NAMES[:1])
