@@ -10,6 +10,7 @@ import msgspec
 from msgspec import Struct
 
 from events.log import EventStore, LogError
+from events.streams import LEASE_TTL_S
 
 log = logging.getLogger("loomcycle.cluster")
 
@@ -54,11 +55,13 @@ class Cluster:
         self.settled = alone_at_boot
         """Whether a process without a lease may be judged dead."""
         self._first = alone_at_boot
-        """The table of leases began with this process: who was never seen in it is dead."""
+        """The table of leases is as young as this process: who was never seen in it is dead."""
+        self._first_until = 0.0
         self._seen: set[str] = set()
 
     async def start(self) -> None:
         """Take the lease and look around once. Raises LogError."""
+        self._first_until = _now() + LEASE_TTL_S
         await self._renew(boot=True)
         self._task = asyncio.create_task(self._keep(), name="lease")
 
@@ -115,9 +118,13 @@ class Cluster:
         members[self._process] = self._member
         settled = await leases.settled()
         self._seen |= members.keys()
-        self._first = self._first and not settled
+        self._first = self._first and not settled and _now() < self._first_until
         self.settled = settled or self._first
         if members.keys() != self._members.keys() or boot:
             self._members = members
             self.changed(members)
         self._members = members
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()

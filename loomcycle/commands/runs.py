@@ -312,7 +312,7 @@ class RunCommands:
             if secrets:
                 await self._seal(item, secrets)
             await feed.open(fresh=True)
-            first = await self._promise(item, feed)
+            first = await self._promise(item, feed, sealed=bool(secrets))
         except LogError as cause:
             feed.close()
             raise LogAway(f"the log cannot take the run now: {cause}") from None
@@ -332,10 +332,15 @@ class RunCommands:
             self._later(self._withdraw_quietly(item, 0, "log unavailable"))
             raise
 
-    async def _promise(self, item: StartItem, feed: RunFeed) -> list[FeedFrame]:
+    async def _promise(self, item: StartItem, feed: RunFeed, *, sealed: bool) -> list[FeedFrame]:
         """Queue ``item`` and wait for its first commit. Raises CommandError, LogError."""
         data = await pack(item, self._services.store.blobs)
-        seq = await self._post(item, data)
+        try:
+            seq = await self._post(item, data)
+        except (Backpressure, UserQuotaExhausted):
+            if sealed:
+                await self._services.store.seals.delete(item.run)
+            raise
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._queue_timeout_s
         posts = 1

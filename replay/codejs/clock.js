@@ -2,7 +2,7 @@
  * time is UTC, because a run may continue on a machine in another zone. Compiled while program
  * code is already running, hence it uses nothing but what it is given.
  */
-(function (given, started) {
+0, function (given, started) {
   "use strict";
 
   const { NativeDate, NativeString, apply, construct, uncurry, define, match, slice } = given;
@@ -92,4 +92,4 @@
   given.defineProperty(FixedDate, "prototype", { __proto__: null, value: proto, writable: false });
   define(proto, "constructor", FixedDate);
   return FixedDate;
-})
+}

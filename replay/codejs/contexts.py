@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import quickjs
 
-MINT, FEED, RUN, REPORT = range(4)
+MINT, SEAL, FEED, RUN, REPORT = range(5)
 
 _KEPT = 8
 _LEAST_LINES = 256
@@ -58,6 +58,7 @@ class Contexts:
             host(MINT)
         except quickjs.JSException:
             context.set_time_limit(-1.0)
+        host(SEAL)
         return Ready(context, host)
 
 

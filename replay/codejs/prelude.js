@@ -5,10 +5,10 @@
  * Program code may replace any built-in afterwards. So everything used below is taken from the
  * engine here, before the program runs, and nothing goes through a prototype the program owns.
  */
-(function () {
+0, function () {
   "use strict";
 
-  const MINT = 0, FEED = 1, RUN = 2, REPORT = 3;
+  const MINT = 0, SEAL = 1, FEED = 2, RUN = 3, REPORT = 4;
   const EVALUATING = 0, RUNNING = 1, OVER = 2;
   const MAX_DEPTH = 100;
   const MAX_KEPT_FIELDS = 16, MAX_KEPT_LENGTH = 256;
@@ -22,19 +22,15 @@
     constructor: 1, hasOwnProperty: 1, isPrototypeOf: 1, propertyIsEnumerable: 1,
     toLocaleString: 1, toString: 1, valueOf: 1, then: 1, catch: 1, finally: 1,
   };
-  const GLOBALS = { __proto__: null };
-  for (const name of [
-    "Object", "Error", "EvalError", "RangeError", "ReferenceError", "SyntaxError", "TypeError",
-    "URIError", "InternalError", "AggregateError", "SuppressedError", "Iterator", "Array",
-    "parseInt", "parseFloat", "isNaN", "isFinite", "decodeURI", "decodeURIComponent",
-    "encodeURI", "encodeURIComponent", "escape", "unescape", "Infinity", "NaN", "undefined",
-    "Number", "Boolean", "String", "Math", "Reflect", "Symbol", "globalThis", "BigInt", "Date",
-    "RegExp", "JSON", "Proxy", "Map", "Set", "WeakMap", "WeakSet", "ArrayBuffer",
-    "Uint8ClampedArray", "Int8Array", "Uint8Array", "Int16Array", "Uint16Array", "Int32Array",
-    "Uint32Array", "BigInt64Array", "BigUint64Array", "Float16Array", "Float32Array",
-    "Float64Array", "DataView", "Promise", "DisposableStack", "AsyncDisposableStack",
-    "btoa", "atob",
-  ]) GLOBALS[name] = true;
+  const KEPT_GLOBALS =
+    "Object Error EvalError RangeError ReferenceError SyntaxError TypeError URIError " +
+    "InternalError AggregateError SuppressedError Iterator Array parseInt parseFloat " +
+    "isNaN isFinite decodeURI decodeURIComponent encodeURI encodeURIComponent escape " +
+    "unescape Infinity NaN undefined Number Boolean String Math Reflect Symbol " +
+    "globalThis BigInt Date RegExp JSON Proxy Map Set WeakMap WeakSet ArrayBuffer " +
+    "Uint8ClampedArray Int8Array Uint8Array Int16Array Uint16Array Int32Array " +
+    "Uint32Array BigInt64Array BigUint64Array Float16Array Float32Array Float64Array " +
+    "DataView Promise DisposableStack AsyncDisposableStack btoa atob";
 
   const indirectEval = eval;
   const NativeDate = Date, NativeError = Error, NativeTypeError = TypeError, NativeString = String;
@@ -131,9 +127,9 @@
   }
 
   function closeDoors() {
-    for (const name of Object.getOwnPropertyNames(globalThis)) {
-      if (GLOBALS[name] !== true) delete globalThis[name];
-    }
+    const kept = { __proto__: null }, names = Object.getOwnPropertyNames(globalThis);
+    for (const name of KEPT_GLOBALS.split(" ")) kept[name] = true;
+    for (const name of names) if (kept[name] !== true) delete globalThis[name];
     const blocked = function Function() {
       throw new NativeTypeError("code cannot be made from strings here");
     };
@@ -420,10 +416,8 @@
   }
 
   function execute(source, sourceLines, inputText, toolsText, clockSource, seed, started) {
-    sealHalt();
     lines = sourceLines;
     const tools = parseJson(toolsText);
-    closeDoors();
     seedRandom(seed);
     fixClock(clockSource, started);
     for (let i = 0; i < tools.length; i++) define(globalThis, tools[i], bindTool(tools[i]));
@@ -486,12 +480,18 @@
     return stringify(setPrototypeOf(parts ?? ["undecided"], null));
   }
 
+  function seal() {
+    sealHalt();
+    closeDoors();
+  }
+
   return function host(command, ...given) {
     switch (command) {
       case MINT: return mint();
+      case SEAL: return seal();
       case FEED: return feed(given);
       case RUN: return apply(execute, undefined, given);
       case REPORT: return report();
     }
   };
-})()
+}()

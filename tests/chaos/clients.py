@@ -89,6 +89,7 @@ class Clients:
     ) -> None:
         self._ports = ports
         self._agents = agents
+        self._seed = seed
         self._random = random.Random(seed)
         self._numbers = 0
         self._stopping = False
@@ -113,6 +114,12 @@ class Clients:
         """Start no more runs; wait until each run's stream is complete (or given up)."""
         self._stopping = True
         await asyncio.gather(*self._tasks)
+
+    async def abandon(self) -> None:
+        """Vanish in the middle of everything."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def _one_after_the_other(self) -> None:
         while not self._stopping:
@@ -149,7 +156,7 @@ class Clients:
         port = self._random.choice(self._ports())
         if not run.run_id:
             self._numbers += 1  # a start that broke may have been taken: its user is its own
-            run.user_id = f"user-{self._numbers}"
+            run.user_id = f"user-{self._seed}-{self._numbers}"
             body = {"agent": run.agent, "prompt": "count c1", "user_id": run.user_id}
             stream = frames(port, "POST", "/v1/runs", body)
         else:

@@ -15,6 +15,8 @@ import httpx
 
 from events.commit import Commit, decode
 from events.log import EventStore, LogError
+from events.nats_api import Api
+from events.nats_link import open_link
 from tests.bench.deployment import Deployment, Server, eventually
 from tests.chaos.clients import CONFIG, Clients, Tracked, results
 from tests.chaos.invariants import settle, violations
@@ -28,10 +30,14 @@ PLAIN = {"agent": "plain", "prompt": "hi"}
 MASTER_KEY = "5" * 64
 
 
-def deployment(directory: Path, *, nats_url: str = "") -> Deployment:
+def deployment(
+    directory: Path, *, nats_url: str = "", queue_timeout_ms: int = 30_000
+) -> Deployment:
     """Agents of the kill loop, model calls slow enough to be in the middle of something."""
     environ = {**SLOW_MOCK, "LOOMCYCLE_MASTER_KEY": MASTER_KEY}
-    return Deployment(directory, CONFIG, environ, nats_url=nats_url)
+    concurrency = {**CONFIG["concurrency"], "queue_timeout_ms": queue_timeout_ms}
+    config = {**CONFIG, "concurrency": concurrency}
+    return Deployment(directory, config, environ, nats_url=nats_url)
 
 
 def replica(made: Deployment, name: str) -> Server:
@@ -112,3 +118,22 @@ def command(made: Deployment, *arguments: str) -> subprocess.CompletedProcess[st
         timeout=60,
         check=False,
     )
+
+
+def complete(server: Server) -> str:
+    """One short run that must be completed; its id."""
+    answer = post_plain(server)
+    assert answer.status_code == 200, answer.text
+    assert "event: done" in answer.text, answer.text
+    return answer.text.partition('"run_id":"')[2].partition('"')[0]
+
+
+@asynccontextmanager
+async def raw_api(made: Deployment) -> AsyncIterator[Api]:
+    """JetStream itself, for damage that no interface of ours offers."""
+    facts = made.facts()
+    link = await open_link(f"nats://127.0.0.1:{facts.port}", name="vandal", token=facts.token)
+    try:
+        yield Api(link)
+    finally:
+        await link.close()

@@ -80,7 +80,11 @@ def volume(directory: Path) -> Path:
 
 
 def variables(vendor: FakeVendor, **more: str) -> dict[str, str]:
-    own = {"DEMO_SERVICE_TOKEN": TOKEN, "UNSAID_SECRET": UNSAID, "LOOMCYCLE_CODE_AGENTS_ENABLED": "1"}
+    own = {
+        "DEMO_SERVICE_TOKEN": TOKEN,
+        "UNSAID_SECRET": UNSAID,
+        "LOOMCYCLE_CODE_AGENTS_ENABLED": "1",
+    }
     return environment(vendor, **own, **more)
 
 
@@ -220,6 +224,7 @@ async def test_nothing_stays_sealed_once_a_run_has_ended(
             f"/v1/sessions/{clients[2].session}/messages", json={"segments": [], **IDENTITY}
         )
         assert busy.status_code == 409
+        assert await store.log.last(store.subjects.seals(clients[2].run)) is not None
         hold.set()
         await reading
         runs = await runs_in(store)
@@ -228,9 +233,32 @@ async def test_nothing_stays_sealed_once_a_run_has_ended(
             await assert_no_seals(store, run)
 
 
-async def test_a_large_input_leaves_no_plaintext_behind(
+async def test_a_refused_start_leaves_no_sealed_credentials(
     tmp_path: Path, vendor: FakeVendor
 ) -> None:
+    hold = asyncio.Event()
+    vendor.script(reply("anthropic", "held ", hold))
+    body = {"agent": "helper", "prompt": "hi", **IDENTITY}
+    config = CONFIG.format(docs=volume(tmp_path)).replace(
+        "max_concurrent_runs: 8",
+        "max_concurrent_runs: 1, max_queue_depth: 1, queue_timeout_ms: 300",
+    )
+    async with serving(tmp_path, config, variables(vendor)) as gateway:
+        held = Client()
+        reading = asyncio.create_task(held.start(gateway.http, {**body, "agent_id": "a_held"}))
+        await until(lambda: _shown(held, "held"))
+        refused = await asyncio.gather(
+            *(gateway.http.post("/v1/runs", json=body) for _ in range(3))
+        )
+        assert [response.status_code for response in refused] == [429] * 3
+        hold.set()
+        await reading
+        store = gateway.runtime.store
+        left = await store.log.last(f"{store.subjects.prefix}.seal.>")
+        assert left is None, left.subject
+
+
+async def test_a_large_input_leaves_no_plaintext_behind(tmp_path: Path, vendor: FakeVendor) -> None:
     vendor.script(reply("anthropic", "fine"))
     prompt = f"{TOKEN} " + "x" * 400_000
     config = CONFIG.format(docs=volume(tmp_path))
@@ -256,8 +284,10 @@ async def test_a_program_sees_masks_and_its_tools_get_the_values(
         kept = [f.data for f in client.frames if f.event == "tool_result"][2]
         assert json.loads(kept["text"])["value"] == {"said": prompt, "token": MASKED}
         failed = await exposure.run("thrower", PROMPT, **IDENTITY)
-        assert failed.frames[-1].data["error"].startswith(
-            f"code_agent_threw: run: Error: cannot use {prompt}"
+        assert (
+            failed.frames[-1]
+            .data["error"]
+            .startswith(f"code_agent_threw: run: Error: cannot use {prompt}")
         )
         exposure.assert_masked(*SECRETS)
         await prove_everything(gateway.runtime.store)
@@ -323,9 +353,7 @@ async def test_environment_secrets_stay_when_masking_is_off(
         exposure = Exposure(gateway)
         client = await exposure.run("helper", PROMPT, **IDENTITY)
         assert text_of(client.frames) == f"{TOKEN} {OF_RUN} {SHAPED}done"
-        stored = rows(
-            (await gateway.http.get(f"/v1/sessions/{client.session}/transcript")).json()
-        )
+        stored = rows((await gateway.http.get(f"/v1/sessions/{client.session}/transcript")).json())
         results = [event["text"] for kind, event in stored if kind == "tool_result"]
         assert results == [f"env={TOKEN} run={OF_RUN} other {SHAPED}."]
         assert conversation("anthropic", asked(vendor)[1])[2].results == (RESULT,)

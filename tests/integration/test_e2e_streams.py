@@ -55,9 +55,7 @@ async def vendor() -> AsyncIterator[FakeVendor]:
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def pair(
-    tmp_path_factory: pytest.TempPathFactory, vendor: FakeVendor
-) -> AsyncIterator[Pair]:
+async def pair(tmp_path_factory: pytest.TempPathFactory, vendor: FakeVendor) -> AsyncIterator[Pair]:
     directory = tmp_path_factory.mktemp("streams")
     docs = directory / "docs"
     docs.mkdir()

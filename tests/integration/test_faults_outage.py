@@ -55,7 +55,7 @@ async def test_a_full_disk_is_said_clearly_and_work_goes_on_when_there_is_room(
     tmp_path: Path, nats: NatsServer
 ) -> None:
     nats.start(max_file_store="3MB")
-    with deployment(tmp_path / "deployment", nats_url=nats.url) as made:
+    with deployment(tmp_path / "deployment", nats_url=nats.url, queue_timeout_ms=3000) as made:
         server = made.start()
         clients = Clients(lambda: [server.port], seed=1, agents=["plain", "steps"])
         clients.start(8)

@@ -29,7 +29,7 @@ from loomcycle.config.loaded import LoadedConfig
 from loomcycle.config.schema import Config
 from loomcycle.config.variables import Environment
 from loomcycle.definitions import Definitions
-from loomcycle.errors import CommandError
+from loomcycle.errors import CommandError, LogAway
 from loomcycle.feed import FeedFrame, Position, RunFeed
 from loomcycle.live import LiveRuns
 from loomcycle.loading import Plans
@@ -337,7 +337,7 @@ class Host:
         except CommandError as error:
             connection.close(error.code)
         except LogError:
-            connection.close("broken")
+            connection.close("broken" if run is not None else LogAway.code)
         except asyncio.CancelledError:
             connection.close("broken")
         if connection.left and run is not None and run.reader == "cancel" and not run.feed.ended:

@@ -13,6 +13,7 @@ import random
 from collections.abc import Callable, Coroutine
 from contextvars import copy_context
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from events.commit import Commit
@@ -264,6 +265,10 @@ class World:
                 self.violation(f"session {session} cannot be continued: {client.outcome}")
         return in_time
 
+    def conclude(self, in_time: bool) -> None:
+        """Check what is left."""
+        check_all(self, in_time)
+
     async def _rest(self) -> bool:
         deadline = self.loop.time() + QUIET_S
         while self.loop.time() < deadline:
@@ -285,8 +290,14 @@ class World:
 Play = Callable[[World], Coroutine[Any, Any, None]]
 
 
-def simulate(seed: int, play: Play, *, steps: bool = False) -> Outcome:
-    """Play one seed in a loop of its own and check what is left."""
+def simulate(
+    seed: int,
+    play: Play,
+    *,
+    steps: bool = False,
+    make: Callable[[int, SimLoop], World] = World,
+) -> Outcome:
+    """Play one seed in a loop of its own and check what is left. ``make`` makes its world."""
     loop = SimLoop(random.Random(seed))
     logger = logging.getLogger("loomcycle")
     level, propagate = logger.level, logger.propagate
@@ -294,7 +305,7 @@ def simulate(seed: int, play: Play, *, steps: bool = False) -> Outcome:
     gc.disable()
     asyncio.set_event_loop(loop)
     try:
-        world = loop.run_until_complete(_make(seed, loop))
+        world = loop.run_until_complete(_made(partial(make, seed, loop)))
         world.steps = steps
         logs = Logs(world)
         logger.addHandler(logs)
@@ -328,11 +339,12 @@ def simulate(seed: int, play: Play, *, steps: bool = False) -> Outcome:
             gc.enable()
 
 
-async def _make(seed: int, loop: SimLoop) -> World:
-    return World(seed, loop)
+async def _made(make: Callable[[], World]) -> World:
+    """A server wants to be made inside a running loop."""
+    return make()
 
 
 async def _play(world: World, play: Play) -> None:
     await play(world)
     in_time = await world.calm_down()
-    check_all(world, in_time)
+    world.conclude(in_time)
