@@ -72,16 +72,17 @@ def live_frame(record: Record) -> Frame | None:
 
     The opening input is not repeated; input that came through the inbox is a ``steer``.
     """
-    if record.type == "user_input":
+    kind = record.header.type
+    if kind == "user_input":
         event = record.event
         if not isinstance(event, UserInput) or not event.inbox:
             return None
         seen = rfc3339(record.ts)
         body = _Steer(_SteerInput(steer_text(event), event.source or "api", seen))
         return Frame(record.seq, "steer", _encode(body))
-    if record.type == "system_prompt" or not is_public(record.type):
+    if kind == "system_prompt" or not is_public(kind):
         return None
-    return Frame(record.seq, record.type, record.body)
+    return Frame(record.seq, kind, record.body)
 
 
 class TranscriptRow(NamedTuple):

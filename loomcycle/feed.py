@@ -18,7 +18,14 @@ from msgspec import Struct
 from events.commit import Commit, Record, decode
 from events.frames import Frame, live_frame, replay_frame
 from events.log import EventStore, LogError
-from events.vocabulary import ModelStarted, RunFinished, RunStarted, RunWithdrawn, Text
+from events.vocabulary import (
+    ModelStarted,
+    RunFinished,
+    RunStarted,
+    RunWithdrawn,
+    Text,
+    is_public,
+)
 from loomcycle.live import Delta, LiveCommit, LiveRuns, live_records
 
 FIRST_COMMIT_POLL_S = 0.1
@@ -78,6 +85,8 @@ class _TextReset(Struct, tag_field="type", tag="text_reset"):
 
 
 _encode = msgspec.json.Encoder().encode
+
+_TELLING = frozenset({"run.started", "run.finished", "run.withdrawn", "model.started"})
 
 
 class RunFeed:
@@ -287,35 +296,37 @@ class RunFeed:
         self._read_seq = stream_seq
 
     def _record(self, record: Record, frames: list[FeedFrame]) -> None:
-        kind = record.type
-        if kind == "run.started":
-            event = record.event
-            if isinstance(event, RunStarted):
-                self.started = event
-        elif kind in ("run.finished", "run.withdrawn"):
-            self.ended = True
-            event = record.event
-            if isinstance(event, RunWithdrawn):
-                self.withdrawn = event.reason
-            elif isinstance(event, RunFinished):
-                self.finished = event
-        if record.seq <= self._position.seq:
+        kind = record.header.type
+        if not is_public(kind):
+            self._kernel_fact(record, frames)
+        elif record.seq > self._position.seq:
+            if kind == "text":
+                self._text(record, frames)
+                return
+            frame = self._frame(record)
+            if frame is not None:
+                self._emit(frame, frames)
+
+    def _kernel_fact(self, record: Record, frames: list[FeedFrame]) -> None:
+        """What no client sees, but tells a reader where it stands."""
+        if record.header.type not in _TELLING:
             return
-        if kind == "text":
-            self._text(record, frames)
-            return
-        if kind == "model.started" and self._position.offset:
-            event = record.event
-            if isinstance(event, ModelStarted) and event.attempt > self._position.attempt:
-                self._reset(event.attempt, frames)
-            return
-        frame = self._frame(record)
-        if frame is not None:
-            self._emit(frame, frames)
+        match record.event:
+            case RunStarted() as started:
+                self.started = started
+            case RunFinished() as finished:
+                self.ended, self.finished = True, finished
+            case RunWithdrawn(reason=reason):
+                self.ended, self.withdrawn = True, reason
+            case ModelStarted(attempt=attempt):
+                seq, shown, offset = self._position
+                if offset and record.seq > seq and attempt > shown:
+                    self._reset(attempt, frames)
 
     def _emit(self, frame: Frame, frames: list[FeedFrame]) -> None:
-        self._position = self._position._replace(seq=frame.seq)
-        frames.append(FeedFrame(str(frame.seq), frame.event, frame.data))
+        seq, event, data = frame
+        self._position = Position(seq, self._position.attempt, self._position.offset)
+        frames.append(FeedFrame(str(seq), event, data))
 
     def _text(self, record: Record, frames: list[FeedFrame]) -> None:
         event = record.event

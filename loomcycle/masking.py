@@ -15,10 +15,12 @@ from msgspec import Raw
 from msgspec.structs import replace
 
 from events.content import Segment
+from events.plan import SystemBlock
 from events.vocabulary import (
     CancelRequested,
     Error,
     Event,
+    ModelAnswered,
     ModelFailed,
     RunStarted,
     SystemPrompt,
@@ -33,9 +35,26 @@ from loomcycle.redaction import DeltaGuard, Mask, Redactor
 from loomcycle.services import Services
 from replay import conversation
 from replay.conversation import Block, Message, ModelRequest
-from replay.fold import opening_message
+from replay.fold import metadata_block, opening_message, system_blocks
 from replay.machine import CODE_PROVIDER
 from replay.state import Call
+
+
+_WITH_TEXT = frozenset(
+    {
+        CancelRequested,
+        Error,
+        ModelFailed,
+        ModelAnswered,
+        RunStarted,
+        SystemPrompt,
+        Text,
+        ToolCall,
+        ToolResult,
+        UserInput,
+    }
+)
+"""Events that may hold a secret; all others are numbers and names of ours."""
 
 
 class RunMasker:
@@ -51,6 +70,8 @@ class RunMasker:
 
     def mask(self, event: Event) -> Event:
         """The event as it may be stored: the same object when nothing was masked."""
+        if type(event) not in _WITH_TEXT:
+            return event
         match event:
             case ToolResult():
                 text = self._text(event.text)
@@ -67,6 +88,9 @@ class RunMasker:
             case Error() | ModelFailed():
                 text = self._text(event.error)
                 return event if text is event.error else replace(event, error=text)
+            case ModelAnswered() if event.reasoning:
+                text = self._text(event.reasoning, exact_only=True)
+                return event if text is event.reasoning else replace(event, reasoning=text)
             case UserInput():
                 payload = tuple(self._segment(segment) for segment in event.payload)
                 if all(a is b for a, b in zip(payload, event.payload, strict=True)):
@@ -178,7 +202,21 @@ def unmasked(request: ModelRequest, journal: RunJournal) -> ModelRequest:
         place = places.get(n)
         if place is not None and place[0] < len(messages):
             messages[place[0]] = _with_plain(messages[place[0]], place[1], event)
-    return replace(request, messages=messages)
+    return replace(request, messages=messages, system=_plain_system(request.system, journal))
+
+
+def _plain_system(system: tuple[SystemBlock, ...], journal: RunJournal) -> tuple[SystemBlock, ...]:
+    """The plan's blocks, then the block of the metadata, then those of the caller's segments."""
+    blocks = list(system)
+    for event in journal.plain.values():
+        if isinstance(event, RunStarted) and isinstance(event.metadata, Raw):
+            metadata = metadata_block(event.metadata)
+            if metadata is not None:
+                blocks[len(journal.state.plan.system)] = metadata
+        elif isinstance(event, UserInput) and not event.inbox:
+            own = system_blocks(event.payload)
+            blocks[len(blocks) - len(own) :] = own
+    return tuple(blocks)
 
 
 def _with_plain(message: Message, index: int, event: Event) -> Message:

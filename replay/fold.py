@@ -112,6 +112,16 @@ def opening_message(payload: Iterable[Segment]) -> Message | None:
     return Message("user", tuple(blocks)) if blocks else None
 
 
+def system_blocks(payload: Iterable[Segment]) -> tuple[SystemBlock, ...]:
+    """The blocks of the caller's own system segments."""
+    return tuple(
+        SystemBlock(flatten(block), block.cacheable)
+        for segment in payload
+        if segment.role == "system"
+        for block in segment.content
+    )
+
+
 def metadata_block(metadata: Raw) -> SystemBlock | None:
     """The extra system block of a run's metadata (http-runs.md section 3.4)."""
     if not metadata or bytes(metadata) in (b"{}", b"null"):
@@ -137,12 +147,7 @@ def _user_input(s: State, e: UserInput, n: int, ts: int, masked: bool) -> None:
         return
     if message is not None:
         s.input_text = "".join(b.text for b in message.blocks if isinstance(b, conversation.Text))
-    own = tuple(
-        SystemBlock(flatten(block), block.cacheable)
-        for segment in e.payload
-        if segment.role == "system"
-        for block in segment.content
-    )
+    own = system_blocks(e.payload)
     facts = s.started
     extra = metadata_block(facts.metadata) if isinstance(facts.metadata, Raw) else None
     s.system = s.plan.system + ((extra,) if extra else ()) + own

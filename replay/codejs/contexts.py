@@ -15,9 +15,9 @@ MINT, SEAL, FEED, RUN, REPORT = range(5)
 _KEPT = 8
 _LEAST_LINES = 256
 
-_PRELUDE, _CLOCK = (
+_PRELUDE, _ARGUMENTS, _CLOCK = (
     resources.files(__package__).joinpath(name).read_text("utf-8")
-    for name in ("prelude.js", "clock.js")
+    for name in ("prelude.js", "arguments.js", "clock.js")
 )
 
 
@@ -34,9 +34,14 @@ class Contexts:
     def __init__(self, lines: int) -> None:
         """``lines``: ours are behind so many, so no line number of theirs is the program's."""
         blank = "\n" * lines
-        self._prelude = blank + _PRELUDE
+        self._prelude = blank + _PRELUDE.replace("// include arguments.js", _ARGUMENTS)
         self.clock = blank + _CLOCK
         self._ready: list[Ready] = []
+
+    @property
+    def kept(self) -> int:
+        """How many are ready."""
+        return len(self._ready)
 
     def take(self) -> Ready:
         """One that was made ahead, or a new one."""
@@ -47,7 +52,7 @@ class Contexts:
 
     def prepare(self) -> None:
         """Make one ahead, unless enough are kept (about 120 kB each)."""
-        if len(self._ready) < _KEPT:
+        if self.kept < _KEPT:
             self._ready.append(self._make())
 
     def _make(self) -> Ready:

@@ -4,19 +4,18 @@
  *
  * Program code may replace any built-in afterwards. So everything used below is taken from the
  * engine here, before the program runs, and nothing goes through a prototype the program owns.
+ *
+ * Compiling this is most of what a turn costs. No parenthesis opens it, because the engine would
+ * read all that is inside twice, looking for the parameters of an arrow function.
  */
 0, function () {
   "use strict";
 
   const MINT = 0, SEAL = 1, FEED = 2, RUN = 3, REPORT = 4;
   const EVALUATING = 0, RUNNING = 1, OVER = 2;
-  const MAX_DEPTH = 100;
-  const MAX_KEPT_FIELDS = 16, MAX_KEPT_LENGTH = 256;
-  const TOO_DEEP = "encoding arguments: circular, or nested deeper than " + MAX_DEPTH + " levels";
   const MISPLACED = ": tools can only be called while run(input) is executing";
   const PROMISED = "run returned a Promise; nothing is awaited here, run must return its result";
   const OP_TOOLS = { __proto__: null, Memory: true, Channel: true };
-  const UNKNOWN = { __proto__: null, length: -1 };  /* no value of a program is this one */
   const PLAIN_PROPERTIES = {
     __proto__: null,
     constructor: 1, hasOwnProperty: 1, isPrototypeOf: 1, propertyIsEnumerable: 1,
@@ -142,163 +141,7 @@
 
   /* ---- arguments of a tool call as canonical JSON ---- */
 
-  function refuse(site, problem) {
-    const error = new NativeTypeError(site.label + ": " + problem);
-    captureStackTrace(error, site.binding);
-    throw error;
-  }
-
-  function refuseValue(site, what, key) {
-    refuse(site, "encoding arguments: " + what + " at " + stringify(key) + " is not a JSON value");
-  }
-
-  function isDate(value) {
-    const proto = getPrototypeOf(value);
-    if (proto === ObjectPrototype || proto === null) return false;
-    try {
-      dateValue(value);
-      return true;
-    } catch (_) {
-      return false;
-    }
-  }
-
-  const quotedKeys = { __proto__: null };
-  let quotedCount = 0;
-
-  function quoteKey(name) {
-    const known = quotedKeys[name];
-    if (known !== undefined) return known;
-    const quoted = stringify(wellFormed(name));
-    if (quotedCount++ < 1000) quotedKeys[name] = quoted;
-    return quoted;
-  }
-
-  function encode(value, site, depth, key) {
-    switch (typeof value) {
-      case "string": return stringify(wellFormed(value));
-      case "number":
-        if (value - value !== 0) refuseValue(site, "" + value, key);
-        return value === 0 ? "0" : "" + value;
-      case "boolean": return value ? "true" : "false";
-      case "undefined": return "null";
-      case "object":
-        if (value === null) return "null";
-        if (depth === MAX_DEPTH) refuse(site, TOO_DEEP);
-        if (isArray(value)) return encodeArray(value, site, depth);
-        if (isDate(value)) return encodeDate(value, site, key);
-        return encodeObject(value, keys(value), site, depth);
-      default:
-        return refuseValue(site, "a " + typeof value, key);
-    }
-  }
-
-  function encodeDate(value, site, key) {
-    const time = dateValue(value);
-    if (!(time >= -62167219200000 && time < 253402300800000)) {
-      refuseValue(site, "an invalid Date", key);
-    }
-    return stringify(isoText(value));
-  }
-
-  function encodeArray(array, site, depth) {
-    let text = "[";
-    for (let i = 0; i < array.length; i++) {
-      text += (i === 0 ? "" : ",") + encode(array[i], site, depth + 1, i);
-    }
-    return text + "]";
-  }
-
-  function sorted(names) {
-    for (let i = 1; i < names.length; i++) {
-      if (names[i - 1] > names[i]) return sort(names);
-    }
-    return names;
-  }
-
-  function encodeObject(object, unsorted, site, depth) {
-    const op = depth === 0 ? site.op : undefined;
-    const names = sorted(unsorted);
-    let text = "{", comma = "", pending = op !== undefined;
-    for (let i = 0; i < names.length; i++) {
-      const name = names[i];
-      if (op !== undefined) {
-        if (name === "op") continue;
-        if (pending && name > "op") {
-          text += comma + op;
-          comma = ",";
-          pending = false;
-        }
-      }
-      text += comma + quoteKey(name) + ":" + encode(object[name], site, depth + 1, name);
-      comma = ",";
-    }
-    return text + (pending ? comma + op : "") + "}";
-  }
-
-  function encodeArgument(argument, site) {
-    if (argument === undefined || argument === null) return site.empty;
-    if (typeof argument !== "object" || isArray(argument) || isDate(argument)) {
-      refuse(site, "argument must be an object");
-    }
-    const names = keys(argument);
-    if (!sameNames(names, site.names)) {
-      if (names.length > MAX_KEPT_FIELDS) return encodeObject(argument, names, site, 0);
-      site.fields = fieldsOf(names, site.op);
-      site.names = names;
-    }
-    let field = site.fields, text = "";
-    for (; field.name !== undefined; field = field.next) {
-      const value = argument[field.name];
-      text += value === field.value ? field.text : encodeField(value, field, site);
-    }
-    return text + field.head;
-  }
-
-  /* Calls of one binding mostly repeat the names of the call before and some of its values. So
-   * both are kept with their texts: a list in the order of the text, `head` is what stands before
-   * a value, and the last field has no name and ends the object. */
-  function fieldsOf(names, op) {
-    const list = { __proto__: null, next: { __proto__: null, name: undefined, head: "" } };
-    for (let i = 0; i < names.length; i++) {
-      const name = names[i];
-      if (op !== undefined && name === "op") continue;
-      let before = list;
-      while (before.next.name < name) before = before.next;
-      before.next = { __proto__: null, name, head: "", value: UNKNOWN, text: "", next: before.next };
-    }
-    let field = list.next, head = "{", pending = op !== undefined;
-    for (; field.name !== undefined; field = field.next) {
-      if (pending && field.name > "op") {
-        head += op + ",";
-        pending = false;
-      }
-      field.head = head + quoteKey(field.name) + ":";
-      head = ",";
-    }
-    if (pending) head = head === "{" ? "{" + op : "," + op;
-    else if (head === ",") head = "";
-    field.head = head + "}";
-    return list.next;
-  }
-
-  function sameNames(names, known) {
-    if (names.length !== known.length) return false;
-    for (let i = 0; i < names.length; i++) {
-      if (names[i] !== known[i]) return false;
-    }
-    return true;
-  }
-
-  function encodeField(value, field, site) {
-    const text = field.head + encode(value, site, 1, field.name);
-    const kind = typeof value;
-    if (kind === "number" || (kind === "string" && value.length <= MAX_KEPT_LENGTH)) {
-      field.value = value;
-      field.text = text;
-    }
-    return text;
-  }
+  // include arguments.js
 
   /* ---- replay ---- */
 
@@ -467,8 +310,8 @@
     }
   }
 
-  /* One JSON text, because the wrapper reads neither ropes nor strings with NUL; without a
-   * prototype, because a program may have given arrays a toJSON. */
+  /* One JSON text, because the wrapper reads neither ropes nor strings with NUL; part by part,
+   * because the engine makes the text of an array through Array.prototype. */
   function report() {
     const running = phase === RUNNING;
     phase = OVER;
@@ -477,7 +320,10 @@
       if (running && (at < end || turnPage())) parts = ["short", next, calls[at], calls[at + 1]];
       else parts = thrown ? describeThrown() : ended;
     }
-    return stringify(setPrototypeOf(parts ?? ["undecided"], null));
+    if (parts === undefined) parts = ["undecided"];
+    let text = "[";
+    for (let i = 0; i < parts.length; i++) text += (i === 0 ? "" : ",") + stringify(parts[i]);
+    return text + "]";
   }
 
   function seal() {

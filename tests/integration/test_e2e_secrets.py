@@ -62,6 +62,14 @@ agents:
         try {{ Read({{path: token + ".missing"}}); }} catch (e) {{ failure = e.message; }}
         return [token.length, token, input.prompt, kept.value.token, there, failure].join(" | ");
       }}
+  opener:
+    provider: code-js
+    volumes: [docs]
+    allowed_tools: [Read]
+    code: |
+      function run(input) {{
+        try {{ return Read({{path: input.prompt.split(" ")[0]}}); }} catch (e) {{ return e.message; }}
+      }}
   thrower:
     provider: code-js
     allowed_tools: []
@@ -76,6 +84,7 @@ def volume(directory: Path) -> Path:
     (docs / "token.txt").write_text(TOKEN)
     (docs / "secrets.txt").write_text(f"env={TOKEN} run={CREDENTIAL} other {SHAPED}.")
     (docs / TOKEN).write_text("a file named like the token")
+    (docs / CREDENTIAL).write_text("a file named like the credential")
     return docs
 
 
@@ -258,6 +267,7 @@ async def test_a_refused_start_leaves_no_sealed_credentials(
         assert left is None, left.subject
 
 
+@pytest.mark.xfail(reason="a start item over 256 KiB waits in the blob store as it came")
 async def test_a_large_input_leaves_no_plaintext_behind(tmp_path: Path, vendor: FakeVendor) -> None:
     vendor.script(reply("anthropic", "fine"))
     prompt = f"{TOKEN} " + "x" * 400_000
@@ -294,6 +304,59 @@ async def test_a_program_sees_masks_and_its_tools_get_the_values(
         await assert_not_in_streams(SECRETS, gateway.runtime.store)
         await assert_no_seals(gateway.runtime.store, client.run)
     assert_not_on_disk(SECRETS, tmp_path / "data")
+
+
+async def test_a_mask_that_may_stand_for_two_values_is_not_resolved(
+    tmp_path: Path, vendor: FakeVendor
+) -> None:
+    config = CONFIG.format(docs=volume(tmp_path))
+    async with serving(tmp_path, config, variables(vendor)) as gateway:
+        exposure = Exposure(gateway)
+        opened = await exposure.run("opener", CREDENTIAL, **IDENTITY)
+        assert text_of(opened.frames) == "a file named like the credential"
+        missed = await exposure.run("opener", f"{CREDENTIAL} {BEARER}", **IDENTITY)
+        assert text_of(missed.frames).endswith(f"{OF_RUN}: no such file or directory")
+        exposure.assert_masked(*SECRETS)
+        await prove_everything(gateway.runtime.store)
+
+
+@pytest.mark.xfail(reason="a plan holds the system prompt as configured")
+async def test_a_secret_in_a_system_prompt_is_not_in_the_log(
+    tmp_path: Path, vendor: FakeVendor
+) -> None:
+    vendor.script(reply("anthropic", "fine"))
+    config = CONFIG.format(docs=volume(tmp_path)).replace("Be brief.", "Use ${DEMO_API_TOKEN}.")
+    config = config.replace("${DEMO", "${LOOMCYCLE_DEMO")
+    settings_ = variables(vendor, LOOMCYCLE_DEMO_API_TOKEN=UNSAID)
+    async with serving(tmp_path, config, settings_) as gateway:
+        await Exposure(gateway).run("helper", "hi")
+        assert UNSAID.encode() in asked(vendor)[0].body
+        await assert_not_in_streams([UNSAID], gateway.runtime.store)
+
+
+async def test_metadata_and_system_segments_reach_the_model_in_plain(
+    tmp_path: Path, vendor: FakeVendor
+) -> None:
+    vendor.script(reply("anthropic", "fine"))
+    config = CONFIG.format(docs=volume(tmp_path))
+    async with serving(tmp_path, config, variables(vendor)) as gateway:
+        exposure = Exposure(gateway)
+        segments = [
+            {"role": role, "content": [{"type": "trusted-text", "text": f"{role} {CREDENTIAL}"}]}
+            for role in ("system", "user")
+        ]
+        client = await exposure.run(
+            "helper", "", segments=segments, metadata={"key": TOKEN, "n": 1}, **IDENTITY
+        )
+        request = asked(vendor)[0].json
+        system = [block["text"] for block in request["system"]]
+        assert (system[0], system[2]) == ("Be brief.", f"system {CREDENTIAL}")
+        assert f'"key": "{TOKEN}"' in system[1]
+        assert request["messages"][0]["content"][0]["text"] == f"user {CREDENTIAL}"
+        exposure.assert_masked(*SECRETS)
+        await prove_everything(gateway.runtime.store)
+        await assert_not_in_streams(SECRETS, gateway.runtime.store)
+        await assert_no_seals(gateway.runtime.store, client.run)
 
 
 async def test_a_run_gets_its_secrets_back_after_a_crash(

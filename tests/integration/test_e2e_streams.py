@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import AsyncIterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import httpx
 import pytest
@@ -17,7 +17,7 @@ import pytest_asyncio
 
 from tests.e2e.proofs import prove_everything, rows, text_of, whole_texts
 from tests.e2e.readers import Client, Drip, flow_all
-from tests.e2e.turns import Call, Told, asked, conversation, reply
+from tests.e2e.turns import Call, reply
 from tests.wire.gateway import GatewayUnderTest, Json, SseFrame, open_stream, serving, until
 from tests.wire.vendors import FakeVendor, environment
 

@@ -36,8 +36,8 @@ pytestmark = [pytest.mark.integration, pytest.mark.asyncio(loop_scope="module")]
 IDLE_MS = 700
 
 AGENT = """
-  {name}: {{provider: {provider}, model: m-1, system_prompt: Be brief., allowed_tools: [Read, Memory],
-    memory_scopes: [user], volumes: [docs]{more}}}"""
+  {name}: {{provider: {provider}, model: m-1, system_prompt: Be brief., memory_scopes: [user],
+    allowed_tools: [Read, Memory], volumes: [docs]{more}}}"""
 
 
 def config(docs: str) -> str:

@@ -113,7 +113,7 @@ async def test_verify_names_the_sequence_of_a_damaged_commit(made: Deployment, e
     assert proven.returncode == 0, proven.stdout + proven.stderr
 
 
-@pytest.mark.parametrize("edit", EDITS, ids=lambda edit: edit.__name__)
+@pytest.mark.parametrize("edit", [hole, flipped, swapped], ids=lambda edit: edit.__name__)
 async def test_recovery_leaves_a_damaged_run_alone_and_names_the_sequence(
     made: Deployment, edit: Edit
 ) -> None:

@@ -35,6 +35,9 @@ if TYPE_CHECKING:
 STANDING = {"sweeper", "wakes", "starts", "look-after", "lease"}
 """Tasks that a process keeps until it stops."""
 
+FIRST_COMMIT_S = 1.0
+"""So long after its lock a run has its first commit, where nothing is wrong."""
+
 LOSE_THE_LAST_ITEM = {"crash", "suspend", "stop", "forget", "restart", "LATE"}
 """After these a run can end without anybody left who would destroy its seals."""
 
@@ -51,6 +54,7 @@ def check_all(world: World, in_time: bool) -> None:
     _clients(world)
     _tools(world)
     _sessions(world)
+    _busy(world)
     _handles(world)
     _leftovers(world)
 
@@ -199,6 +203,20 @@ def _sessions(world: World) -> None:
             previous = later.started.previous if later.started is not None else None
             if previous is None or previous.run != earlier.id:
                 world.violation(f"{later.id} goes on after {previous}, not after {earlier.id}")
+
+
+def _busy(world: World) -> None:
+    """A session is called busy only where another run had it, or was about to."""
+    for client, answered in world.called_busy:
+        session = client.habits.session or client.habits.request.session_id
+        if not any(
+            row.started is not None
+            and row.started.session == session
+            and row.born_at <= answered + FIRST_COMMIT_S
+            and (not row.ended or row.ended_at >= client.waited_since)
+            for row in world.index.runs.values()
+        ):
+            world.violation(f"{client.name}: nobody used the session that was called busy")
 
 
 def locked_sessions(world: World) -> list[str]:
