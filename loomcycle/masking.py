@@ -39,7 +39,6 @@ from replay.fold import metadata_block, opening_message, system_blocks
 from replay.machine import CODE_PROVIDER
 from replay.state import Call
 
-
 _WITH_TEXT = frozenset(
     {
         CancelRequested,

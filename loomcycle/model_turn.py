@@ -37,7 +37,6 @@ from loomcycle.services import Services
 from replay.machine import CODE_PROVIDER, CallModel
 from replay.request import hash_of, model_request
 
-
 Commit = Callable[[], Awaitable[None]]
 
 

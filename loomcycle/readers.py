@@ -17,6 +17,9 @@ log = logging.getLogger("loomcycle.readers")
 
 DISCONNECTED = "client disconnected"
 
+PATIENCE_ELSEWHERE = 2
+"""Silent graces until a reader in another process counts as gone: core messages may be lost."""
+
 ECHO_S = 0.2
 """The last poke of a reader that left may still come back to its own process."""
 
@@ -61,11 +64,16 @@ class Readers:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def _cancel_unless_read(self, tenant: str, run_id: str) -> None:
-        while True:
+        silences, patience = 0, 1
+        while silences < patience:
             await asyncio.sleep(self._grace_s)
-            if not self._services.live.readers(run_id) and run_id not in self._seen_elsewhere:
-                break
-            self._seen_elsewhere.discard(run_id)
+            if run_id in self._seen_elsewhere:
+                self._seen_elsewhere.discard(run_id)
+                silences, patience = 0, PATIENCE_ELSEWHERE
+            elif self._services.live.readers(run_id):
+                silences = 0
+            else:
+                silences += 1
         self._left_at.pop(run_id, None)
         try:
             await cancel_run(self._services, tenant, run_id, DISCONNECTED)

@@ -310,8 +310,8 @@
     }
   }
 
-  /* One JSON text, because the wrapper reads neither ropes nor strings with NUL; part by part,
-   * because the engine makes the text of an array through Array.prototype. */
+  /* One JSON text, because the wrapper cannot read strings with NUL, nor ropes: `slice` makes it
+   * one piece. Part by part, because the engine makes an array's text through Array.prototype. */
   function report() {
     const running = phase === RUNNING;
     phase = OVER;
@@ -323,7 +323,7 @@
     if (parts === undefined) parts = ["undecided"];
     let text = "[";
     for (let i = 0; i < parts.length; i++) text += (i === 0 ? "" : ",") + stringify(parts[i]);
-    return text + "]";
+    return slice(text + "]", 0);
   }
 
   function seal() {

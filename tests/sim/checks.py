@@ -165,8 +165,10 @@ def _tool_results(world: World, row: RunRow, written: dict[str, MemoryWritten]) 
                     world.violation(f"{effect}: told unknown, though its worker was well")
             case "Charge":
                 if world.witness.charges[effect] != 1 or event.is_error:
-                    world.violation(f"{effect}: told {event.text!r}, charged"
-                                    f" {world.witness.charges[effect]} times")
+                    world.violation(
+                        f"{effect}: told {event.text!r}, charged"
+                        f" {world.witness.charges[effect]} times"
+                    )
             case "Memory" if not event.is_error:
                 found = written.get(effect)
                 if found is None or bytes(found.result or b"").decode() != event.text:

@@ -384,5 +384,3 @@ class Logs(logging.Handler):
         self._world.note(lane.name if lane is not None else "world", f"log: {text}")
         if record.levelno >= logging.ERROR:
             self._world.violation(f"logged as an error: {text}")
-
-

@@ -246,7 +246,7 @@ class World:
         for session in locked_sessions(self) if in_time else ():
             self.note("world", f"tries session {session}, whose last start never began")
             self.met.add("abandoned session")
-            habits = Habits(request=RunRequest(prompt="{\"turns\":[]}"), session=session)
+            habits = Habits(request=RunRequest(prompt='{"turns":[]}'), session=session)
             client = Client(self, f"probe{len(self.clients)}", habits)
             self.clients.append(client)
             self.spawn(client.live())
