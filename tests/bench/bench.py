@@ -38,5 +38,6 @@ class Bench:
         self._say(
             f"  {variant}, {row.concurrency}: {row.runs_s:.0f} runs/s, p50 {row.p50_ms:.2f} ms,"
             f" p99 {row.p99_ms:.1f} ms, CPU {row.python_ms:.3f} + {row.nats_ms:.3f} ms,"
-            f" generator {row.generator_ms:.3f} ms{f', errors {row.errors}' if row.errors else ''}"
+            f" generator {row.generator_ms:.3f} ms, others {row.others:.0%}"
+            f"{f', errors {row.errors}' if row.errors else ''}"
         )

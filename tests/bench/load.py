@@ -19,7 +19,7 @@ import uvloop
 from msgspec import Struct
 
 from tests.bench.deployment import eventually
-from tests.bench.usage import cpu_seconds
+from tests.bench.usage import busy_seconds, cpu_seconds
 
 _END_OF_CHUNKS = b"0\r\n\r\n"
 _DONE = b"\nevent: done\n"
@@ -43,7 +43,10 @@ class Job(Struct, kw_only=True):
 
 
 class Window(Struct, kw_only=True):
-    """``cpu``: seconds by group; ``errors``: answers that were no complete run, by kind."""
+    """``cpu``: seconds by group; ``errors``: answers that were no complete run, by kind.
+
+    ``others``: processor seconds of everything else on the machine.
+    """
 
     seconds: float
     runs: int
@@ -51,6 +54,7 @@ class Window(Struct, kw_only=True):
     p99_ms: float
     cpu: dict[str, float]
     generator_cpu: float
+    others: float
     errors: dict[str, int]
 
 
@@ -154,6 +158,7 @@ class _Generator:
     async def _window(self, until_total: int) -> Window:
         self.tally.latencies, self.tally.errors = [], Counter()
         before, own, began = self._cpu(), time.process_time(), time.perf_counter()
+        busy = busy_seconds()
         if until_total:
             await eventually(lambda: self.tally.total >= until_total, "runs", 3600)
         else:
@@ -161,14 +166,16 @@ class _Generator:
         latencies, errors = self.tally.latencies, self.tally.errors
         after, seconds = self._cpu(), time.perf_counter() - began
         generator_cpu = time.process_time() - own
+        cpu = {name: after[name] - before[name] for name in after}
         latencies.sort()
         return Window(
             seconds=seconds,
             runs=len(latencies),
             p50_ms=quantile(latencies, 0.50) * 1e3,
             p99_ms=quantile(latencies, 0.99) * 1e3,
-            cpu={name: after[name] - before[name] for name in after},
+            cpu=cpu,
             generator_cpu=generator_cpu,
+            others=max(0.0, busy_seconds() - busy - generator_cpu - sum(cpu.values())),
             errors=dict(errors),
         )
 

@@ -19,7 +19,9 @@ VERDICTS = {True: "pass", False: "miss", None: ""}
 def show(console: Console, bench: Bench, machine: Machine) -> None:
     """Print every figure next to its target."""
     console.print(describe(machine), highlight=False)
-    rates = Table("load", "at", "runs/s", "p50 ms", "p99 ms", "CPU ms", "generator ms", "errors")
+    rates = Table(
+        "load", "at", "runs/s", "p50 ms", "p99 ms", "CPU ms", "generator ms", "others", "errors"
+    )
     for variant, row in bench.rows:
         rates.add_row(*_row_cells(variant, row))
     if bench.rows:
@@ -71,8 +73,8 @@ def markdown(bench: Bench, machine: Machine) -> str:
     if bench.rows:
         lines += [
             "| Load | at | runs/s | p50 ms | p99 ms | CPU a run ms: Python + nats-server"
-            " | generator ms | errors |",
-            "|---|---:|---:|---:|---:|---:|---:|---|",
+            " | generator ms | others | errors |",
+            "|---|---:|---:|---:|---:|---:|---:|---:|---|",
             *("| " + " | ".join(_row_cells(v, r)) + " |" for v, r in bench.rows),
             "",
         ]
@@ -119,5 +121,6 @@ def _row_cells(variant: str, row: Any) -> list[str]:
         f"{row.p99_ms:.1f}",
         f"{row.cpu_ms:.2f}: {row.python_ms:.2f} + {row.nats_ms:.2f}",
         f"{row.generator_ms:.3f}",
+        f"{row.others:.0%}",
         ", ".join(f"{kind}: {count}" for kind, count in row.errors.items()),
     ]

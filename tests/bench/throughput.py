@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import shutil
 import statistics
 import subprocess
@@ -30,7 +31,10 @@ FLUSH_DELAY_US = 1000
 
 
 class Row(Struct, kw_only=True):
-    """Medians over the windows of one load; processor time in milliseconds a run."""
+    """Medians over the windows of one load; processor time in milliseconds a run.
+
+    ``others``: share of the machine that processes took which are no part of the measurement.
+    """
 
     concurrency: int
     runs_s: float
@@ -39,6 +43,7 @@ class Row(Struct, kw_only=True):
     python_ms: float
     nats_ms: float
     generator_ms: float
+    others: float
     errors: dict[str, int]
 
     @property
@@ -96,6 +101,7 @@ def _summary(concurrency: int, windows: list[Window]) -> Row:
         python_ms=median(lambda w: w.cpu["python"] / w.runs * 1e3),
         nats_ms=median(lambda w: w.cpu["nats"] / w.runs * 1e3),
         generator_ms=median(lambda w: w.generator_cpu / w.runs * 1e3),
+        others=median(lambda w: w.others / w.seconds / (os.cpu_count() or 1)),
         errors=dict(errors),
     )
 

@@ -15,6 +15,13 @@ def cpu_seconds(pids: Iterable[int]) -> float:
     return sum(_ticks(pid) for pid in pids) * _TICK_S
 
 
+def busy_seconds() -> float:
+    """Processor time spent by everything on this machine since it started."""
+    fields = Path("/proc/stat").read_text().split(maxsplit=8)[1:8]
+    user, nice, system, _, _, irq, softirq = map(int, fields)
+    return (user + nice + system + irq + softirq) * _TICK_S
+
+
 def resident_mb(pid: int) -> float:
     """Resident memory in megabytes (10^6 bytes)."""
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * _PAGE / 1e6

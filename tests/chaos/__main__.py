@@ -10,6 +10,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+from tests.chaos.absence import absence
 from tests.chaos.invariants import must_hold
 from tests.chaos.loop import KillLoop, Settings
 
@@ -31,7 +32,24 @@ def main() -> int:
         if kills
     ]
     kept = [_kept(each, options.dir) for each in settings]
+    if options.away:
+        kept.append(_kept_while_away(options.away, seed, options.dir))
     return int(not all(kept))
+
+
+def _kept_while_away(seconds: float, seed: int, parent: Path | None) -> bool:
+    folder = Path(tempfile.mkdtemp(dir=parent, prefix="loomcycle-chaos-"))
+    _say(f"seed {seed}: nats-server away for {seconds:g} s, {folder}")
+    return _verdict(asyncio.run(absence(folder, seconds, seed, _say)), seed, folder)
+
+
+def _verdict(violations: list[str], seed: int, folder: Path) -> bool:
+    if not must_hold(violations, _say):
+        _say(f"{len(violations)} violations; repeat with --seed {seed}; see {folder}")
+        return False
+    _say("every promise was kept")
+    shutil.rmtree(folder, ignore_errors=True)
+    return True
 
 
 def _kept(settings: Settings, parent: Path | None) -> bool:
@@ -44,12 +62,7 @@ def _kept(settings: Settings, parent: Path | None) -> bool:
         f" {outcome.journals} journals, {outcome.resumed} of them resumed,"
         f" {outcome.reconnects} reconnects; clients met {outcome.clients}"
     )
-    if not must_hold(outcome.violations, _say):
-        _say(f"{len(outcome.violations)} violations; repeat with --seed {settings.seed}")
-        return False
-    _say("every promise was kept")
-    shutil.rmtree(folder, ignore_errors=True)
-    return True
+    return _verdict(outcome.violations, settings.seed, folder)
 
 
 def _say(line: str) -> None:
@@ -59,6 +72,9 @@ def _say(line: str) -> None:
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
     parser.add_argument("--kills", type=int, default=100, help="how many (default 100)")
+    parser.add_argument(
+        "--away", type=float, default=30.0, help="seconds without nats-server after them (30)"
+    )
     parser.add_argument("--seed", type=int, help="repeats an earlier run's choices")
     parser.add_argument(
         "--servers", type=int, choices=(1, 2), help="all kills with so many server processes"

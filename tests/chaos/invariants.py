@@ -95,11 +95,11 @@ async def settle(store: EventStore, limit_s: float = 60.0) -> Log:
 async def violations(store: EventStore, log: Log, runs: Sequence[Tracked]) -> list[str]:
     """Everything that is wrong; empty when all promises were kept."""
     found = [*log.damaged]
-    found += _terminal_events(log)
+    found += terminal_events(log)
     found += await _journals(store, log)
-    found += _promises(log, runs)
-    found += _counters(log, runs)
-    found += _streams(log, runs)
+    found += promises(log, runs)
+    found += counters(log, runs)
+    found += streams(log, runs)
     return found
 
 
@@ -112,7 +112,7 @@ def _terminals(commits: Iterable[Commit]) -> list[tuple[int, str]]:
     ]
 
 
-def _terminal_events(log: Log) -> list[str]:
+def terminal_events(log: Log) -> list[str]:
     found = []
     for (_, run), commits in log.journals.items():
         ends = _terminals(commits)
@@ -142,7 +142,7 @@ async def _journals(store: EventStore, log: Log) -> list[str]:
     return found
 
 
-def _promises(log: Log, runs: Sequence[Tracked]) -> list[str]:
+def promises(log: Log, runs: Sequence[Tracked]) -> list[str]:
     """Every run that a client was promised exists and was completed."""
     found = []
     for run in runs:
@@ -156,7 +156,7 @@ def _promises(log: Log, runs: Sequence[Tracked]) -> list[str]:
     return found
 
 
-def _counters(log: Log, runs: Sequence[Tracked]) -> list[str]:
+def counters(log: Log, runs: Sequence[Tracked]) -> list[str]:
     """Each counter was incremented exactly as often as its run asked for."""
     found = []
     for run in runs:
@@ -169,7 +169,7 @@ def _counters(log: Log, runs: Sequence[Tracked]) -> list[str]:
     return found
 
 
-def _streams(log: Log, runs: Sequence[Tracked]) -> list[str]:
+def streams(log: Log, runs: Sequence[Tracked]) -> list[str]:
     """Each client's stream is the journal's public frames, whole and with nothing doubled."""
     found = []
     for run in runs:

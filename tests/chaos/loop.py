@@ -13,8 +13,8 @@ from typing import Literal
 
 from msgspec import Struct
 
-from projections.views import Views, ViewSettings
 from tests.bench.deployment import Deployment, Server, eventually, send
+from tests.chaos.absence import view_differences
 from tests.chaos.clients import CONFIG, ENVIRON, Clients
 from tests.chaos.invariants import Log, settle, violations
 
@@ -113,20 +113,7 @@ class KillLoop:
         try:
             log = await settle(store)
             found = await violations(store, log, clients.runs)
-            found += await self._views(log)
+            found += await view_differences(self._deployment, log)
         finally:
             await store.close()
         return log, found
-
-    async def _views(self, log: Log) -> list[str]:
-        """The served views against a fold of the log into new tables."""
-        settings = ViewSettings(path=str(self._deployment.data / "views"))
-        views = await Views.open(settings, lambda: self._deployment.store("judge-of-views"))
-        try:
-            await views.barrier(log.ends, timeout=30.0)
-            report = await views.verify()
-            problems = (await views.status()).problems
-        finally:
-            await views.close()
-        found = [f"views: {difference}" for difference in report.differences]
-        return found + [f"views: {problem}" for problem in problems]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -37,7 +38,7 @@ async def test_runs_finish_though_queues_timers_and_views_are_deleted_again_and_
     store = await made.store()
     for _ in range(12):
         reached = len(clients.runs) + 2
-        await eventually(lambda reached=reached: len(clients.runs) >= reached, "more runs", 20.0)
+        await eventually(partial(have_begun, clients, reached), "more runs", 20.0)
         await store.starts.clear()
         await store.wakes.clear()
         await store.timers.clear()
@@ -47,6 +48,10 @@ async def test_runs_finish_though_queues_timers_and_views_are_deleted_again_and_
     await store.close()
     assert await all_kept(made, clients) == []
     assert (await asyncio.to_thread(command, made, "projections", "verify")).returncode == 0
+
+
+def have_begun(clients: Clients, count: int) -> bool:
+    return len(clients.runs) >= count
 
 
 def flipped(stored: list[bytes]) -> list[bytes]:

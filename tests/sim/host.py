@@ -157,6 +157,7 @@ class Host:
         self.connections: list[Connection] = []
         self.booted = self.stopping = self.dead = self.lost = False
         self.suspended = False
+        self.booting: asyncio.Task[Any] | None = None
         self.skew_ns = skew_ns
         self._alone = alone
         self._parts: list[Callable[[], Awaitable[None]]] = []

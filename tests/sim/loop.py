@@ -14,7 +14,9 @@ from asyncio import events
 from collections import deque
 from collections.abc import Callable, Coroutine
 from contextvars import Context, ContextVar
-from typing import Any
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 OF_THE_SERVER = ("events.memory_faults", "events.memory_queue", "events.memory_timers")
 """Callbacks of these modules are timers of the log's server, whoever caused them."""
@@ -63,13 +65,9 @@ class SimLoop(asyncio.BaseEventLoop):
         self._lanes.append(lane)
         return lane
 
-    def create_task(
-        self,
-        coro: Coroutine[Any, Any, Any],
-        *,
-        name: str | None = None,
-        context: Context | None = None,
-    ) -> asyncio.Task[Any]:
+    def create_task(  # type: ignore[override]
+        self, coro: Coroutine[Any, Any, T], *, name: object = None, context: Context | None = None
+    ) -> asyncio.Task[T]:
         task = super().create_task(coro, name=name, context=context)
         self.tasks.append(task)
         return task

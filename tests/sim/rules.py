@@ -69,11 +69,11 @@ async def play(world: World) -> None:
     """One seed: processes, callers and rules for some seconds."""
     profile = draw_profile(world.rng)
     world.note("world", f"{profile}")
-    world.add_host(slots=profile.slots, alone=True)
+    first = world.add_host(slots=profile.slots, alone=True)
     for _ in range(profile.hosts - 1):
         _new_host(world, profile)
-    while not any(host.booted for host in world.hosts.values()):
-        await asyncio.sleep(0.01)
+    assert first.booting is not None
+    await first.booting
     world.fault_rate, world.core_loss = profile.fault_rate, profile.core_loss
     callers = world.spawn(_callers(world, profile))
     for _ in range(world.rng.randint(6, 24)):

@@ -28,6 +28,9 @@ UPKEEP = ("leases.", "log.ends", "wakes.waiting")
 STRUCK = "w1"
 CANCEL_AFTER_S = 0.9
 
+SETTLED_S = 5.0
+"""Both processes know each other, and the server is old enough to tell the dead."""
+
 STORY = Script(
     [Turn(words=1, calls=("Charge", "Memory"), pace_s=0.01), Turn(words=4, pace_s=0.5)],
 )
@@ -92,9 +95,7 @@ class StruckWorld(World):
 async def _story(world: World) -> None:
     for _ in range(2):
         world.add_host()
-    while not all(host.booted for host in world.hosts.values()):
-        await asyncio.sleep(0.01)
-    await asyncio.sleep(5.0)
+    await asyncio.sleep(SETTLED_S)
     request = RunRequest(agent=TALKER, prompt=msgspec.json.encode(STORY).decode())
     client = Client(world, "caller", Habits(request=request, cancels_s=CANCEL_AFTER_S))
     world.clients.append(client)

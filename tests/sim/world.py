@@ -19,8 +19,8 @@ from typing import Any
 from events.commit import Commit
 from events.memory_store import Fault, MemoryServer
 from events.vocabulary import RunClaimed
-from tests.sim.agents import Witness
 from loomcycle.commands.requests import RunRequest
+from tests.sim.agents import Witness
 from tests.sim.checks import check_all, locked_sessions
 from tests.sim.clients import EXPECTED_ERRORS, Client, Habits
 from tests.sim.host import SUBJECT, Host, Logs
@@ -112,7 +112,7 @@ class World:
         host = Host(self, name, slots=slots, skew_ns=skew_ns, alone=alone)
         self.hosts[name] = host
         self.note(name, "boots")
-        host.boot()
+        host.booting = host.boot()
         return host
 
     def well(self) -> list[Host]:
