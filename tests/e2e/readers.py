@@ -56,9 +56,9 @@ class Client:
 
     async def insist(self, http: httpx.AsyncClient) -> None:
         """Go on to the end of the run, whatever connections or the log do in between."""
-        async with asyncio.timeout(PATIENCE_S):
+        async with asyncio.timeout(3 * PATIENCE_S):
             while not self.ended:
-                with suppress(httpx.TransportError, Away):
+                with suppress(httpx.TransportError, Away, TimeoutError):
                     await self.attach(http)
                 await asyncio.sleep(0.05)
 

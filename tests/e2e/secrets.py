@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from contextlib import aclosing
 from pathlib import Path
 
 from events.log import EventStore
@@ -49,13 +48,12 @@ async def assert_not_in_streams(secrets: Iterable[str], store: EventStore) -> in
     for spec in STREAMS:
         if spec.name not in names or ends[spec.name] < max(1, spec.first_seq):
             continue
-        async with aclosing(store.log.tail(spec.name)) as tail:
-            async for batch in tail:
-                for message in batch:
-                    assert_absent(secrets, message.data, f"{spec.name} {message.subject}")
-                    searched += 1
-                if batch[-1].seq >= ends[spec.name]:
-                    break
+        async for batch in store.log.tail(spec.name):
+            for message in batch:
+                assert_absent(secrets, message.data, f"{spec.name} {message.subject}")
+                searched += 1
+            if batch[-1].seq >= ends[spec.name]:
+                break
     return searched
 
 

@@ -68,7 +68,8 @@ agents:
     allowed_tools: [Read]
     code: |
       function run(input) {{
-        try {{ return Read({{path: input.prompt.split(" ")[0]}}); }} catch (e) {{ return e.message; }}
+        try {{ return Read({{path: input.prompt.split(" ")[0]}}); }}
+        catch (e) {{ return e.message; }}
       }}
   thrower:
     provider: code-js
