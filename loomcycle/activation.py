@@ -47,9 +47,9 @@ class Activation:
 
     def interrupt(self) -> None:
         """Something urgent is in the inbox: stop waiting for the current effect."""
-        self._interrupted = True
-        if self._interruptible and self._task is not None:
-            self._task.cancel()
+        again, self._interrupted = self._interrupted, True
+        if self._interruptible and not again and self._task is not None:
+            self._task.cancel()  # once only: a second one would tear the effect's clean-up
 
     def leave(self) -> None:
         """Stop at the next commit boundary (:class:`Handover` ends :meth:`drive`)."""
@@ -118,6 +118,9 @@ class Activation:
 
     async def _perform(self, effect: Coroutine[Any, Any, None]) -> None:
         """Run an effect that :meth:`interrupt` may stop."""
+        if self._was_interrupted():
+            effect.close()
+            return
         self._interruptible = True
         task = self._task
         try:

@@ -54,7 +54,8 @@ class Narrowing(Struct, frozen=True, kw_only=True):
 
 
 class Definitions:
-    """Resolves agents of this deployment. ``read_body`` reads a code-js file body."""
+    """Resolves agents of this deployment. ``read_body`` reads a code-js file body; ``stored``
+    makes of a plan what the log may hold."""
 
     def __init__(
         self,
@@ -64,12 +65,14 @@ class Definitions:
         plans: Plans,
         *,
         read_body: Callable[[str], str],
+        stored: Callable[[RunPlan], RunPlan] = lambda plan: plan,
     ) -> None:
         self._loaded = loaded
         self._providers = providers
         self._tools = tools
         self._plans = plans
         self._read_body = read_body
+        self._stored = stored
         self._bodies: dict[str, str] = {}
         self._cache: dict[tuple[str, Narrowing], Resolved] = {}
 
@@ -92,7 +95,7 @@ class Definitions:
         if known is not None:
             return known
         agent = self.agent(name, tenant)
-        plan = self._plan(agent, narrowing)
+        plan = self._stored(self._plan(agent, narrowing))
         resolved = Resolved(plan, await self._plans.put(plan), agent.system_prompt)
         if len(self._cache) > 4096:
             self._cache.clear()

@@ -15,7 +15,7 @@ from msgspec import Raw
 from msgspec.structs import replace
 
 from events.content import Segment
-from events.plan import SystemBlock
+from events.plan import RunPlan, SystemBlock
 from events.vocabulary import (
     CancelRequested,
     Error,
@@ -208,7 +208,9 @@ def _plain_system(system: tuple[SystemBlock, ...], journal: RunJournal) -> tuple
     """The plan's blocks, then the block of the metadata, then those of the caller's segments."""
     blocks = list(system)
     for event in journal.plain.values():
-        if isinstance(event, RunStarted) and isinstance(event.metadata, Raw):
+        if isinstance(event, SystemPrompt) and journal.state.plan.system:
+            blocks[0] = replace(blocks[0], text=event.payload.system_prompt)
+        elif isinstance(event, RunStarted) and isinstance(event.metadata, Raw):
             metadata = metadata_block(event.metadata)
             if metadata is not None:
                 blocks[len(journal.state.plan.system)] = metadata
@@ -266,6 +268,23 @@ class Redaction:
 
     def __init__(self, redactor: Redactor) -> None:
         self._redactor = redactor
+
+    def text(self, text: str) -> str:
+        """``text`` without the environment's secrets."""
+        return self._redactor.redact(text)[0]
+
+    def plan(self, plan: RunPlan) -> RunPlan:
+        """``plan`` as it may be stored: exact values masked in prompt and program.
+
+        A model still gets the prompt's plaintext (sealed with the run's opening); a program
+        sees the mask, as it does everywhere.
+        """
+        system = tuple(
+            replace(block, text=self._redactor.redact(block.text, exact_only=True)[0])
+            for block in plan.system
+        )
+        code = plan.code and self._redactor.redact(plan.code, exact_only=True)[0]
+        return replace(plan, system=system, code=code)
 
     def for_run(self, credentials: Mapping[str, str]) -> RunMasker:
         return RunMasker(self._redactor.for_run(credentials))

@@ -116,6 +116,7 @@ async def _open(loaded: LoadedConfig, process: str, stack: AsyncExitStack) -> Ru
     stack.push_async_callback(views.close)
     plans = Plans(store)
     redactor = Redactor.from_environment(loaded.environ)
+    redaction = Redaction(redactor)
     providers = build_providers(loaded.environ)
     stack.push_async_callback(providers.close)
     rows = RowStore(
@@ -129,7 +130,7 @@ async def _open(loaded: LoadedConfig, process: str, stack: AsyncExitStack) -> Ru
         tools=builtin_tools(rows, environment),
         process=process,
         now_ns=time.time_ns,
-        redaction=Redaction(redactor),
+        redaction=redaction,
     )
     lookups = Lookups(store, views)
     readers = Readers(services, grace_s=config.runtime.reader_grace_ms / 1000)
@@ -173,7 +174,9 @@ async def _open(loaded: LoadedConfig, process: str, stack: AsyncExitStack) -> Ru
     sweeper.start()
     stack.push_async_callback(sweeper.stop)
     keep(_seed(rows, loaded))
-    definitions = Definitions(loaded, providers, services.tools, plans, read_body=read_text)
+    definitions = Definitions(
+        loaded, providers, services.tools, plans, read_body=read_text, stored=redaction.plan
+    )
     commands = RunCommands(
         services,
         definitions,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from events.ids import HexSource, random_hex
 from events.log import EventStore
+from events.plan import RunPlan
 from loomcycle.live import LiveRuns
 from loomcycle.loading import Plans
 from loomcycle.providers.base import Provider
@@ -24,9 +25,11 @@ class Providers(Protocol):
 
 
 class Redaction(Protocol):
-    """Builds the masker of one run."""
+    """Builds the masker of one run; masks what belongs to none."""
 
     def for_run(self, credentials: Mapping[str, str]) -> RunMasker: ...
+    def text(self, text: str) -> str: ...
+    def plan(self, plan: RunPlan) -> RunPlan: ...
 
 
 @dataclass

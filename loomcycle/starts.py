@@ -9,10 +9,13 @@ from __future__ import annotations
 import msgspec
 from msgspec import Raw, Struct
 
-from events.log import Blobs
+from events.log import Seals
 from events.vocabulary import Event, RunStarted, SystemPrompt, UserInput
 
 INLINE_LIMIT = 256 * 1024
+
+START = "start"
+"""Name of the seal that holds a large start item."""
 
 
 class StartItem(Struct, frozen=True, omit_defaults=True, kw_only=True):
@@ -38,28 +41,42 @@ class StartItem(Struct, frozen=True, omit_defaults=True, kw_only=True):
     max_queue_wait_ns: int = 0
 
 
-class _Reference(Struct, frozen=True):
-    blob: str
+class _Sealed(Struct, frozen=True, tag_field="kind", tag="sealed"):
+    run: str
 
 
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(StartItem).decode
-_decode_reference = msgspec.json.Decoder(_Reference).decode
+_decode_sealed = msgspec.json.Decoder(_Sealed).decode
+_SEALED = b'{"kind":"sealed"'
 _opening = msgspec.json.Decoder(RunStarted | UserInput | SystemPrompt).decode
 
 
-async def pack(item: StartItem, blobs: Blobs) -> bytes:
-    """Bytes for the queue; a large item goes to the blob store, its name to the queue."""
+def is_large(events: list[Raw]) -> bool:
+    """Whether a start with these opening events is kept beside the queue."""
+    return sum(len(bytes(event)) for event in events) > INLINE_LIMIT
+
+
+async def pack(item: StartItem, seals: Seals) -> bytes:
+    """Bytes for the queue; a large item is sealed under its run, for nothing of it is masked yet.
+
+    The seal goes with the run's others: :data:`START` must be named in ``RunStarted.sealed``.
+    """
     data = _encode(item)
-    if len(data) <= INLINE_LIMIT:
+    if not is_large(item.events):
         return data
-    return _encode(_Reference(await blobs.put(data)))
+    await seals.put(item.run, START, data)
+    return _encode(_Sealed(item.run))
 
 
-async def unpack(data: bytes, blobs: Blobs) -> StartItem:
-    """Inverse of :func:`pack`."""
-    if data.startswith(b'{"blob":'):
-        data = await blobs.get(_decode_reference(data).blob)
+async def unpack(data: bytes, seals: Seals) -> StartItem:
+    """Inverse of :func:`pack`. Raises KeyError when the seal is gone: the start was taken back."""
+    if data.startswith(_SEALED):
+        run_id = _decode_sealed(data).run
+        sealed = await seals.get(run_id, START)
+        if sealed is None:
+            raise KeyError(f"start of {run_id}")
+        data = sealed
     return _decode(data)
 
 

@@ -6,17 +6,20 @@ import msgspec
 from msgspec import Struct
 
 
-class Wake(Struct, frozen=True):
+class Wake(Struct, frozen=True, omit_defaults=True):
+    """``released_by``: the process that let the run go, though it may be alive still."""
+
     tenant: str
+    released_by: str = ""
 
 
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(Wake).decode
 
 
-def wake_data(tenant: str) -> bytes:
-    return _encode(Wake(tenant))
+def wake_data(tenant: str, released_by: str = "") -> bytes:
+    return _encode(Wake(tenant, released_by))
 
 
-def wake_tenant(data: bytes) -> str:
-    return _decode(data).tenant
+def read_wake(data: bytes) -> Wake:
+    return _decode(data)

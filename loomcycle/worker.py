@@ -27,7 +27,7 @@ from loomcycle.loading import load, session_history
 from loomcycle.masking import RunMasker, decode_credentials
 from loomcycle.services import Services
 from loomcycle.starts import StartItem, opening_events, unpack
-from loomcycle.wakes import wake_data, wake_tenant
+from loomcycle.wakes import read_wake, wake_data
 from replay.state import Phase, State
 
 log = logging.getLogger("loomcycle.worker")
@@ -176,7 +176,11 @@ class Worker:
 
     async def _start(self, delivery: Delivery) -> None:
         services = self._services
-        item = await unpack(delivery.data, services.store.blobs)
+        try:
+            item = await unpack(delivery.data, services.store.seals)
+        except KeyError:
+            delivery.ack()  # its seal went with the run's end
+            return
         if item.run in self._waiting or item.run in self._held:
             delivery.nak(BUSY_ELSEWHERE_S)
             return
@@ -269,10 +273,13 @@ class Worker:
         if run_id in self._waiting:
             delivery.nak(0.5)
             return
-        await self._resume(wake_tenant(delivery.data), run_id, delivery)
+        wake = read_wake(delivery.data)
+        await self._resume(wake.tenant, run_id, delivery, released_by=wake.released_by)
 
-    async def _resume(self, tenant: str, run_id: str, delivery: Delivery) -> None:
-        """Continue a run from its journal, unless it ended or its owner lives."""
+    async def _resume(
+        self, tenant: str, run_id: str, delivery: Delivery, *, released_by: str = ""
+    ) -> None:
+        """Continue a run from its journal, unless it ended or its owner lives and holds it."""
         services = self._services
         self._waiting.add(run_id)
         try:
@@ -285,7 +292,10 @@ class Worker:
                 await self._forget(state, run_id)
                 delivery.ack()
                 return
-            if state.writer != services.process and not await self._cluster.is_gone(state.writer):
+            if state.writer not in (
+                services.process,
+                released_by,
+            ) and not await self._cluster.is_gone(state.writer):
                 services.store.live.poke(run_id, b"inbox")
                 delivery.ack()
                 return
@@ -370,7 +380,7 @@ class Worker:
         await self._services.store.wakes.post(
             journal.state.run,
             f"handover:{journal.state.commits}",
-            wake_data(journal.tenant),
+            wake_data(journal.tenant, self._services.process),
         )
 
     # -- looking after what is held

@@ -36,6 +36,8 @@ async def cancel_run(services: Services, tenant: str, run_id: str, reason: str) 
     before = await store.log.last(journal)
     if before is not None and terminal(before.data):
         return False
+    if services.redaction is not None:
+        reason = services.redaction.text(reason)
     message = inbox.CancelMessage(id=f"i_{services.new_hex()}", reason=reason)
     subject = store.subjects.inbox(tenant, run_id)
     try:

@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 import msgspec
 from msgspec import UNSET, Raw, Struct
+from msgspec.structs import replace
 
 from events.commit import decode
 from events.ids import agent_id_of, first_run_of, next_run_of
@@ -52,7 +53,7 @@ from loomcycle.feed import FeedFrame, RunFeed
 from loomcycle.journal import withdraw
 from loomcycle.lookups import Lookups
 from loomcycle.services import Services
-from loomcycle.starts import StartItem, pack
+from loomcycle.starts import START, StartItem, is_large, pack
 from loomcycle.worker import CREDENTIALS
 from replay.machine import HANDLE_TAKEN, MACHINE_VERSION
 
@@ -256,35 +257,37 @@ class RunCommands:
         context = lineage(request)
         secrets = credentials(request)
         now = services.now_ns()
-        opening: list[Event] = [
-            RunStarted(
-                run=run_id,
-                session=session_id,
-                agent=agent,
-                agent_id=agent_id,
-                tenant=tenant,
-                user_id=user_id,
-                user_tier=request.user_tier,
-                plan=plan,
-                machine=MACHINE_VERSION,
-                origin=origin,
-                reader=reader,
-                principal=principal.subject,
-                token_id=principal.token_id,
-                parent_context=context,
-                interactive=request.interactive,
-                metadata=Raw(_encode(request.metadata)) if request.metadata else UNSET,
-                caller_hosts=request.allowed_hosts,
-                web_search_filter=request.web_search_filter or "",
-                previous=place.previous if place is not None else None,
-                continues=continues,
-                sealed=(CREDENTIALS,) if secrets else (),
-                started_ns=now,
-            ),
-            UserInput(payload=request.input()),
-        ]
+        started = RunStarted(
+            run=run_id,
+            session=session_id,
+            agent=agent,
+            agent_id=agent_id,
+            tenant=tenant,
+            user_id=user_id,
+            user_tier=request.user_tier,
+            plan=plan,
+            machine=MACHINE_VERSION,
+            origin=origin,
+            reader=reader,
+            principal=principal.subject,
+            token_id=principal.token_id,
+            parent_context=context,
+            interactive=request.interactive,
+            metadata=Raw(_encode(request.metadata)) if request.metadata else UNSET,
+            caller_hosts=request.allowed_hosts,
+            web_search_filter=request.web_search_filter or "",
+            previous=place.previous if place is not None else None,
+            continues=continues,
+            sealed=(CREDENTIALS,) if secrets else (),
+            started_ns=now,
+        )
+        opening: list[Event] = [started, UserInput(payload=request.input())]
         if system_prompt:
             opening.append(SystemPrompt(payload=SystemPromptBody(system_prompt=system_prompt)))
+        encoded = [Raw(_encode(event)) for event in opening]
+        if is_large(encoded):
+            started = replace(started, sealed=(*started.sealed, START))
+            encoded[0] = Raw(_encode(started))
         item = StartItem(
             run=run_id,
             session=session_id,
@@ -292,7 +295,7 @@ class RunCommands:
             agent_id=agent_id,
             gateway=services.process,
             not_after_ns=now + int(self._queue_timeout_s * 1e9),
-            events=[Raw(_encode(event)) for event in opening],
+            events=encoded,
             user_id=user_id,
             reader=reader,
             opens_session=place is None,
@@ -312,7 +315,7 @@ class RunCommands:
             if secrets:
                 await self._seal(item, secrets)
             await feed.open(fresh=True)
-            first = await self._promise(item, feed, sealed=bool(secrets))
+            first = await self._promise(item, feed, sealed=bool(secrets) or is_large(encoded))
         except LogError as cause:
             feed.close()
             raise LogAway(f"the log cannot take the run now: {cause}") from None
@@ -334,7 +337,7 @@ class RunCommands:
 
     async def _promise(self, item: StartItem, feed: RunFeed, *, sealed: bool) -> list[FeedFrame]:
         """Queue ``item`` and wait for its first commit. Raises CommandError, LogError."""
-        data = await pack(item, self._services.store.blobs)
+        data = await pack(item, self._services.store.seals)
         try:
             seq = await self._post(item, data)
         except (Backpressure, UserQuotaExhausted):
@@ -361,6 +364,9 @@ class RunCommands:
             raise
         except LogError:
             self._later(self._withdraw_quietly(item, seq, "log unavailable"))
+            raise
+        except Backpressure:
+            self._later(self._withdraw_quietly(item, seq, "queue timeout"))
             raise
 
     async def _post(self, item: StartItem, data: bytes, *, attempt: int = 0) -> int:

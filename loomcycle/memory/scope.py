@@ -57,6 +57,13 @@ class Effect(NamedTuple):
     recovering_since_ns: int | None = None
 
 
+class _Done(NamedTuple):
+    """An effect that the log has, and when it was stored (the server's clock)."""
+
+    time_ns: int
+    result: bytes
+
+
 class _Deadline:
     """Time left for one operation."""
 
@@ -99,7 +106,7 @@ class MemoryScope:
         self._sweep_ns = sweep_ns
         self._filter = subjects.memory_scope(*address)
         self._loaded = False
-        self._effects: dict[str, bytes] = {}
+        self._effects: dict[str, _Done] = {}
         """Results of the latest effects of others by id: an owner that lost its run unnoticed
         finds there what the next one did in its place."""
         self._writing = asyncio.Lock()
@@ -136,8 +143,8 @@ class MemoryScope:
         backoff = 0.0
         while True:
             done = self._effects.get(effect.effect_id)
-            if done is not None:
-                return done
+            if done is not None and done.time_ns >= (effect.recovering_since_ns or 0):
+                return done.result
             rows, base = self.rows, self.rows.seq
             try:
                 decision = decide(rows)
@@ -210,7 +217,7 @@ class MemoryScope:
             if message.seq <= rows.seq:
                 continue
             if event is not None and event.effect_id:
-                self._remember(event)
+                self._remember(event, message.time_ns)
             rows.mark(message.seq, message.time_ns)
             if event is None:
                 rows.seq = message.seq
@@ -218,8 +225,8 @@ class MemoryScope:
                 rows.apply(message.seq, event)
         return done
 
-    def _remember(self, event: MemoryWritten) -> None:
-        self._effects[event.effect_id] = _result(event)
+    def _remember(self, event: MemoryWritten, time_ns: int) -> None:
+        self._effects[event.effect_id] = _Done(time_ns, _result(event))
         if len(self._effects) > EFFECTS_KEPT:
             del self._effects[next(iter(self._effects))]
 

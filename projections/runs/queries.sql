@@ -15,7 +15,7 @@ FROM runs AS r
 WHERE r.run_id = :run_id;
 
 -- name: run_by_agent_id
--- The most recently started run of a tracking handle; a NULL tenant means any.
+-- The live run of a tracking handle, else the most recently started; a NULL tenant means any.
 -- params: agent_id, tenant
 SELECT
     r.run_id, r.session_id, r.tenant, r.agent, r.agent_id, r.user_id, r.user_tier,
@@ -29,7 +29,7 @@ SELECT
     (SELECT a.target FROM awaits AS a WHERE a.run_id = r.run_id ORDER BY a.n LIMIT 1)
 FROM runs AS r
 WHERE r.agent_id = :agent_id AND (CAST(:tenant AS TEXT) IS NULL OR r.tenant = :tenant)
-ORDER BY r.started_ns DESC, r.run_id DESC
+ORDER BY (r.status = 'running') DESC, r.started_ns DESC, r.run_id DESC
 LIMIT 1;
 
 -- name: runs_of_user

@@ -216,7 +216,6 @@ async def test_a_handle_names_the_latest_run_and_is_free_after_it(
     assert (await gateway.status("a_again"))["run_id"] == runs[1]
 
 
-@pytest.mark.xfail(reason="look-ups by agent_id find the refused start instead of the live run")
 async def test_a_refused_handle_does_not_hide_its_holder(
     gateway: GatewayUnderTest, vendor: FakeVendor
 ) -> None:
