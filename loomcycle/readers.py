@@ -37,6 +37,8 @@ class Readers:
         self._seen_elsewhere: set[str] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._closing = False
+        self.kept: set[str] = set()
+        """Runs whose starter left, kept alive by others who read them."""
 
     def seen_elsewhere(self, run_id: str) -> None:
         """A reader in another process follows ``run_id`` now."""
@@ -74,7 +76,10 @@ class Readers:
                 silences = 0
             else:
                 silences += 1
+                continue
+            self.kept.add(run_id)
         self._left_at.pop(run_id, None)
+        self.kept.discard(run_id)
         try:
             await cancel_run(self._services, tenant, run_id, DISCONNECTED)
         except LogError as cause:

@@ -142,9 +142,9 @@ class MemoryScope:
         uncertain = False
         backoff = 0.0
         while True:
-            done = self._effects.get(effect.effect_id)
-            if done is not None and done.time_ns >= (effect.recovering_since_ns or 0):
-                return done.result
+            known = self._effects.get(effect.effect_id)
+            if known is not None and known.time_ns >= (effect.recovering_since_ns or 0):
+                return known.result
             rows, base = self.rows, self.rows.seq
             try:
                 decision = decide(rows)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+import signal
 import statistics
 import tempfile
 import time
@@ -15,11 +16,11 @@ from events.embedded import EmbeddedServer
 from events.log import EventStore
 from events.nats_store import connect
 from events.seals import load_master_key
-from loomcycle.loading import Plans, opening
+from loomcycle.loading import Plans, load, opening
 from projections.views import Views, ViewSettings
 from replay.fold import fold
 from tests.bench.bench import Bench
-from tests.bench.deployment import Deployment
+from tests.bench.deployment import Deployment, send
 from tests.bench.sse import BrokenOff, frames
 from tests.bench.throughput import apply_load, deployment
 from tests.bench.usage import cpu_seconds
@@ -91,11 +92,16 @@ async def _after(
         commits = await _commits_after(store, run, healthy)
         resumed = next(c for c in commits if c.header.events[0].ts / 1e9 > made.servers[-1].since)
         bench.figure("long_resume", max(0.0, resumed.header.events[0].ts / 1e9 - healthy))
+        for pid in made.servers[-1].python_pids():
+            send(pid, signal.SIGSTOP)  # what follows is about the journal alone
         sizes = await _bytes_of_turns(store, run)
         bench.figure("long_bytes", _mean(sizes, late) / _mean(sizes, early))
         started = opening(commits[0])
         assert started is not None
         plan = await Plans(store).get(started.plan)
+        began = time.perf_counter()
+        await load(store, Plans(store), "", run)
+        bench.figure("long_load", time.perf_counter() - began)
     finally:
         await store.close()
     speeds = []

@@ -52,6 +52,7 @@ TARGETS: dict[str, Target] = {
     "long_cost": Target("CPU a turn, turns 9 000-10 000 against 100-1 000", "×", 1.15),
     "long_turn": Target("CPU a turn of that run", "ms"),
     "long_resume": Target("cold resume at 10 000 calls, first /healthz to next commit", "s", 1.0),
+    "long_load": Target("reading it back: read, decode, check, fold", "s"),
     "code_total": Target("code-js run of 1 000 calls", "s", 8),
     "code_call": Target("a call of it", "ms", 3),
     "recovery": Target("100 runs after kill -9 of everything: last one goes on", "s", 1.5),

@@ -242,9 +242,8 @@ async def test_an_observer_may_come_and_go(gateway: GatewayUnderTest, vendor: Fa
 
 
 async def judged(runtime: Runtime, run_id: str) -> bool | None:
-    """Whether the first reader is gone and its grace is over."""
-    left = runtime.services.live.readers(run_id) == 1
-    return (left and not runtime.readers._tasks) or None
+    """Whether the first reader is gone, its grace is over, and the second was seen."""
+    return run_id in runtime.readers.kept or None
 
 
 async def test_a_reader_who_comes_back_in_time_keeps_the_run(
