@@ -17,11 +17,12 @@ from typing import Any
 from events.commit import CommitHeader, FutureEvent, JournalError
 from events.inbox import CancelMessage
 from events.inbox import decode as decode_inbox
-from events.log import Delivery, LogError, WorkSource
+from events.log import Delivery, LogError
 from events.vocabulary import Event, RunClaimed, RunFinished, RunStarted, Started
 from loomcycle.activation import Activation, Handover
 from loomcycle.admission import Admission, Refused
 from loomcycle.cluster import Cluster
+from loomcycle.credit import CreditedSource
 from loomcycle.journal import Fenced, RunJournal
 from loomcycle.loading import load, session_history
 from loomcycle.masking import RunMasker, decode_credentials
@@ -45,9 +46,6 @@ LEAVE_GRACE_S = 5.0
 """How long a stopping worker lets effects reach a commit by themselves."""
 
 BUSY_ELSEWHERE_S = 5.0
-
-EXACT_BELOW = 16
-"""With more free slots than this, a queue need not know their exact number."""
 
 
 @dataclass
@@ -79,8 +77,8 @@ class Worker:
         self._waiting: set[str] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._loops: list[asyncio.Task[None]] = []
-        self._starts: _Source | None = None
-        self._wakes: _Source | None = None
+        self._starts: CreditedSource | None = None
+        self._wakes: CreditedSource | None = None
         self._free = asyncio.Event()
         self._unsubscribe: Callable[[], None] | None = None
         self._stopping = False
@@ -97,8 +95,8 @@ class Worker:
         """Begin to take work."""
         store = self._services.store
         self._unsubscribe = await store.live.pokes(self._poked)
-        self._starts = _Source(store.starts.source())
-        self._wakes = _Source(store.wakes.source())
+        self._starts = CreditedSource(store.starts.source())
+        self._wakes = CreditedSource(store.wakes.source())
         self._allow()
         self._loops = [
             asyncio.create_task(self._serve(self._wakes, self._wake), name="wakes"),
@@ -133,7 +131,7 @@ class Worker:
     # -- taking work
 
     async def _serve(
-        self, source: _Source, handle: Callable[[Delivery], Coroutine[Any, Any, None]]
+        self, source: CreditedSource, handle: Callable[[Delivery], Coroutine[Any, Any, None]]
     ) -> None:
         while True:
             delivery = await source.get()
@@ -421,26 +419,6 @@ class Worker:
             return
         if isinstance(decode_inbox(message.data), CancelMessage):
             held.activation.interrupt()
-
-
-class _Source:
-    """A queue and the number of items it may still deliver; told again only when it matters."""
-
-    def __init__(self, source: WorkSource) -> None:
-        self._source = source
-        self._granted = 0
-        self.close = source.close
-
-    async def get(self) -> Delivery:
-        delivery = await self._source.get()
-        self._granted -= 1
-        return delivery
-
-    def allow(self, free: int) -> None:
-        exact = free < EXACT_BELOW
-        if self._granted != free if exact else self._granted < EXACT_BELOW:
-            self._source.allow(free)
-            self._granted = free
 
 
 class _Publisher:

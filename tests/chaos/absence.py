@@ -45,7 +45,7 @@ async def absence(
         store = await made.store("judge")
         try:
             log = await settle(store)
-            found += await violations(store, log, clients.runs)
+            found += await violations(store, log, clients.runs, long_outage=True)
             found += await view_differences(made, log)
         finally:
             await store.close()

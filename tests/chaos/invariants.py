@@ -15,7 +15,7 @@ from events import state
 from events.commit import Commit, JournalError, Record, check_all, decode
 from events.frames import live_frame
 from events.log import EventStore, Message
-from events.vocabulary import RunFinished, Text
+from events.vocabulary import RunFinished, Text, ToolResult
 from loomcycle.loading import Plans, opening, session_history
 from replay.verify import verify
 from tests.bench.sse import Frame
@@ -92,13 +92,18 @@ async def settle(store: EventStore, limit_s: float = 60.0) -> Log:
         await asyncio.sleep(0.25)
 
 
-async def violations(store: EventStore, log: Log, runs: Sequence[Tracked]) -> list[str]:
-    """Everything that is wrong; empty when all promises were kept."""
+async def violations(
+    store: EventStore, log: Log, runs: Sequence[Tracked], *, long_outage: bool = False
+) -> list[str]:
+    """Everything that is wrong; empty when all promises were kept.
+
+    After a ``long_outage`` a tool may have given up, as long as it told its model so.
+    """
     found = [*log.damaged]
     found += terminal_events(log)
     found += await _journals(store, log)
     found += promises(log, runs)
-    found += counters(log, runs)
+    found += counters(log, runs, told_errors=long_outage)
     found += streams(log, runs)
     return found
 
@@ -156,17 +161,27 @@ def promises(log: Log, runs: Sequence[Tracked]) -> list[str]:
     return found
 
 
-def counters(log: Log, runs: Sequence[Tracked]) -> list[str]:
-    """Each counter was incremented exactly as often as its run asked for."""
+def counters(log: Log, runs: Sequence[Tracked], *, told_errors: bool = False) -> list[str]:
+    """Each counter was incremented exactly as often as its run asked for.
+
+    With ``told_errors`` a call whose result is an error may have happened or not.
+    """
     found = []
     for run in runs:
         events = log.memory.get(run.user_id, [])
         values = [msgspec.json.decode(bytes(event.value)) for event in events if event.value]
         effects = Counter(event.effect_id for event in events)
-        wanted = EXPECTED_COUNTS[run.agent]
-        if values != list(range(1, wanted + 1)) or any(n > 1 for n in effects.values()):
-            found.append(f"{run.run_id} ({run.agent}): counted {values}, wanted 1 to {wanted}")
+        most = EXPECTED_COUNTS[run.agent]
+        least = most - (_errors(log.journals.get(("", run.run_id), [])) if told_errors else 0)
+        whole = values == list(range(1, len(values) + 1)) and least <= len(values) <= most
+        if not whole or any(n > 1 for n in effects.values()):
+            found.append(f"{run.run_id} ({run.agent}): counted {values}, wanted 1 to {most}")
     return found
+
+
+def _errors(commits: Iterable[Commit]) -> int:
+    events = (record.event for record in _records(commits))
+    return sum(isinstance(event, ToolResult) and event.is_error for event in events)
 
 
 def streams(log: Log, runs: Sequence[Tracked]) -> list[str]:
