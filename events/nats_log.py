@@ -44,7 +44,7 @@ class NatsLog:
         self._prefix = subjects.prefix
         self._ends: dict[str, asyncio.Future[int]] = {}
         self._reading_ends: set[asyncio.Task[None]] = set()
-        self._stream_of = lru_cache(maxsize=65536)(
+        self._stream_of = lru_cache(maxsize=1024)(
             lambda subject: stream_of(subjects, subject).stream(subjects.prefix)
         )
 

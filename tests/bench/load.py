@@ -184,8 +184,8 @@ class _Generator:
 
 
 def quantile(ordered: Sequence[float], q: float) -> float:
-    """The value below which ``q`` of the sorted values lie; nan for none."""
-    return ordered[min(len(ordered) - 1, int(len(ordered) * q))] if ordered else float("nan")
+    """The value below which ``q`` of the sorted values lie; 0 for none."""
+    return ordered[min(len(ordered) - 1, int(len(ordered) * q))] if ordered else 0.0
 
 
 if __name__ == "__main__":
