@@ -35,7 +35,7 @@ class NotReversible(ValueError):
     """The token is a hash: the name stands in the event, not in the subject."""
 
 
-@lru_cache(maxsize=65536)
+@lru_cache(maxsize=4096)
 def encode(name: str) -> str:
     """One subject token for any text: at most 192 bytes of ``[A-Za-z0-9_=~-]``."""
     raw = name.encode("utf-8", "surrogatepass")

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from events.log import EventStore
 from events.streams import RUN_STREAM_NAMES, stream_of
 from loomcycle.auth import Principal
+from loomcycle.errors import LogAway
 from projections.rows import Run, Session, TranscriptRow
 from projections.views import Views
 
@@ -22,6 +23,11 @@ class Lookups:
         self._store = store
         self._views = views
         self._timeout_s = timeout_s
+
+    def check_log(self) -> None:
+        """Raises LogAway when the log has lost messages that were seen before."""
+        if self._views.log_cut:
+            raise LogAway(f"the log is damaged: {self._views.log_cut}", retry_after_s=60)
 
     async def _settle(self, run_ids: Iterable[str] = ()) -> None:
         subjects = self._store.subjects

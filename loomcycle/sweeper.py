@@ -39,6 +39,8 @@ class RunningRun(Protocol):
     def last_commit(self) -> int: ...
     @property
     def last_commit_ns(self) -> int: ...
+    @property
+    def last_seq(self) -> int: ...
 
 
 class RunIndex(Protocol):
@@ -99,7 +101,9 @@ class Sweeper:
         missing = [run for run in orphans if run.id not in queued]
         for run in missing:
             cause = f"orphan:{run.last_commit}:{bucket}"
-            await self._store.wakes.post(run.id, cause, wake_data(run.tenant))
+            await self._store.wakes.post(
+                run.id, cause, wake_data(run.tenant, seen=(run.last_commit, run.last_seq))
+            )
         if missing:
             log.info("woke %d runs without a worker", len(missing))
         return len(missing)

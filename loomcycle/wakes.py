@@ -7,18 +7,22 @@ from msgspec import Struct
 
 
 class Wake(Struct, frozen=True, omit_defaults=True):
-    """``released_by``: the process that let the run go, though it may be alive still."""
+    """``released_by``: the process that let the run go, though it may be alive still.
+
+    ``seen``: number and stream sequence of the last commit that the waker knows of.
+    """
 
     tenant: str
     released_by: str = ""
+    seen: tuple[int, int] = (0, 0)
 
 
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(Wake).decode
 
 
-def wake_data(tenant: str, released_by: str = "") -> bytes:
-    return _encode(Wake(tenant, released_by))
+def wake_data(tenant: str, released_by: str = "", seen: tuple[int, int] = (0, 0)) -> bytes:
+    return _encode(Wake(tenant, released_by, seen))
 
 
 def read_wake(data: bytes) -> Wake:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from events.commit import CommitHeader, FutureEvent, JournalError
+from events.commit import BrokenChain, CommitHeader, FutureEvent, JournalError
 from events.inbox import CancelMessage
 from events.inbox import decode as decode_inbox
 from events.log import Delivery, LogError
@@ -28,7 +28,7 @@ from loomcycle.loading import load, session_history
 from loomcycle.masking import RunMasker, decode_credentials
 from loomcycle.services import Services
 from loomcycle.starts import StartItem, opening_events, unpack
-from loomcycle.wakes import read_wake, wake_data
+from loomcycle.wakes import Wake, read_wake, wake_data
 from replay.state import Phase, State
 
 log = logging.getLogger("loomcycle.worker")
@@ -272,13 +272,14 @@ class Worker:
             delivery.nak(0.5)
             return
         wake = read_wake(delivery.data)
-        await self._resume(wake.tenant, run_id, delivery, released_by=wake.released_by)
+        await self._resume(wake.tenant, run_id, delivery, wake)
 
     async def _resume(
-        self, tenant: str, run_id: str, delivery: Delivery, *, released_by: str = ""
+        self, tenant: str, run_id: str, delivery: Delivery, wake: Wake | None = None
     ) -> None:
         """Continue a run from its journal, unless it ended or its owner lives and holds it."""
         services = self._services
+        released_by, seen = (wake.released_by, wake.seen) if wake is not None else ("", (0, 0))
         self._waiting.add(run_id)
         try:
             loaded = await load(services.store, services.plans, tenant, run_id, secrets=True)
@@ -286,6 +287,8 @@ class Worker:
                 delivery.ack()
                 return
             state = loaded.state
+            if state.commits < seen[0]:
+                raise BrokenChain(run_id, *seen, "is missing: a view has seen it")
             if state.phase is Phase.FINISHED:
                 await self._forget(state, run_id)
                 delivery.ack()

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 
 from events.log import EventStore, LogUnavailable, Message
 from projections.database import Tables
-from projections.framework import Damaged, Group, Kind, Move, Position, Projection, grouped
+from projections.framework import Damaged, Group, Kind, LogCut, Move, Position, Projection, grouped
 from projections.sources import Decoder, Hold, Item, Source
 from projections.statements import Dialect
 
@@ -76,16 +76,19 @@ class Feed:
     async def prepare(self) -> None:
         """Read the positions, and where the log ends now.
 
-        Raises Damaged when the view is ahead of the log, which then is not the log it folded.
+        Raises LogCut when the view is ahead of the log, Damaged when the log is a new one.
         """
         self.positions = await self.tables.positions()
         ends = await self._store.log.ends([s.stream for s in self._sources])
         for source in self._sources:
             position, end = self.positions[source.stream], ends[source.stream]
             if position.seq > max(end, source.first - 1):
-                raise Damaged(
-                    f"{source.stream} ends at {end}, before the view's {position.seq}: the log was"
-                    " replaced or lost its end"
+                if all(ends[s.stream] < max(s.first, 1) for s in self._sources):
+                    raise Damaged("the log is empty: it was replaced")
+                raise LogCut(
+                    f"{source.stream} ends at sequence {end}, but {position.seq} was seen:"
+                    f" {position.seq - end} messages are missing from the log. Restore the log,"
+                    " or accept the loss with `loomcycle projections rebuild`"
                 )
             if position.seq < end and not position.held:
                 stored = await source.last_stored(self._store.log)

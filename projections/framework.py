@@ -123,6 +123,13 @@ class ViewHeld(ViewUnavailable):
     code = "view_held"
 
 
+class LogCut(Exception):
+    """The log ends before what the view has folded: what it lost is known only here.
+
+    Nothing is built again until an operator accepts the loss by asking for a rebuild.
+    """
+
+
 class Damaged(Exception):
     """The tables are gone or not readable: they must be rebuilt from the log."""
 

@@ -13,9 +13,12 @@ from typing import Literal, NamedTuple
 
 from projections.framework import Position
 
-State = Literal["starting", "serving", "rebuilding", "building", "reader", "failing", "closed"]
+State = Literal[
+    "starting", "serving", "rebuilding", "building", "reader", "failing", "cut", "closed"
+]
 """``rebuilding``: the old view serves meanwhile; ``building``: there is nothing to read yet.
-``reader``: another process writes. ``failing``: the database or the log cannot be reached."""
+``reader``: another process writes. ``failing``: the database or the log cannot be reached.
+``cut``: the log has lost what the views had seen; an operator decides."""
 
 
 class Rebuild(NamedTuple):

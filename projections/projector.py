@@ -20,6 +20,7 @@ from projections.feed import Feed
 from projections.framework import (
     Damaged,
     DatabaseBusy,
+    LogCut,
     Manifest,
     Position,
     PositionMoved,
@@ -180,6 +181,11 @@ class Projector:
         self._progress.enter("serving")
         try:
             await self._first_of(feed.run(), self._watch(served.tables))
+        except LogCut as cause:
+            log.error("views: %s", cause)
+            self._progress.enter("cut", str(cause))
+            await self._watch(served.tables)
+            return served._replace(anew=True, foldable=False)
         except Damaged as cause:
             await served.tables.close()
             await self._set_aside(served.slot, cause)

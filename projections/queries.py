@@ -19,6 +19,7 @@ from projections.rows import (
     Run,
     Session,
     TranscriptRow,
+    Witness,
 )
 from projections.statements import Dialect, Statement
 
@@ -114,6 +115,10 @@ class Queries:
     async def descendants(self, tenant: str, agent_id: str) -> list[Run]:
         """Running runs below ``agent_id``, transitively, by start."""
         return [_run(row) for row in await self._rows("descendants", agent_id, tenant)]
+
+    async def witnesses(self) -> list[Witness]:
+        """The last commit seen of every run, by run."""
+        return [Witness(*row) for row in await self._rows("witnesses")]
 
     async def live_counts(self) -> LiveCounts:
         rows = await self._rows("live_counts")

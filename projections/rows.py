@@ -63,6 +63,15 @@ class Run(Struct, frozen=True):
     awaited_on: str
 
 
+class Witness(Struct, frozen=True):
+    """A commit that was stored once; ``last_seq`` is its stream sequence."""
+
+    run_id: str
+    tenant: str
+    last_commit: int
+    last_seq: int
+
+
 class TranscriptRow(Struct, frozen=True):
     """``event`` is JSON text; ``payload`` too, for user_input and system_prompt, else None."""
 

@@ -127,6 +127,11 @@ class Views:
         await self._reader.close()
         await self._backend.close()
 
+    @property
+    def log_cut(self) -> str:
+        """What the log has lost since the views saw it; "" when nothing is known to be lost."""
+        return self._progress.detail if self._progress.state == "cut" else ""
+
     # --- waiting --------------------------------------------------------------------------
 
     async def ready(self, timeout: float = 10.0) -> None:
@@ -142,6 +147,8 @@ class Views:
         await self._wait_for(positions, timeout)
 
     async def _wait_for(self, goal: Mapping[str, int], timeout: float) -> None:
+        if self.log_cut:
+            raise ViewUnavailable(self.log_cut)
         if self._reached(goal):
             return
         try:

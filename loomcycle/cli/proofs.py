@@ -15,7 +15,12 @@ from loomcycle.cli.errors import BadInvocation
 from loomcycle.cli.progress import Bar
 from loomcycle.config.loaded import LoadedConfig
 from loomcycle.loading import NO_PLAN, Plans, opening, read_commits, session_history
+from loomcycle.runtime import view_settings
+from projections.framework import ViewUnavailable
+from projections.queries import Queries
+from projections.rows import Witness
 from projections.sources import sources_of
+from projections.views import PROJECTIONS, backend_of
 from replay.conversation import Message
 from replay.verify import Report
 from replay.verify import verify as verify_journal
@@ -38,14 +43,49 @@ async def prove_all(loaded: LoadedConfig) -> bool:
     async with open_log(loaded) as access:
         plans = Plans(access.store)
         runs = await all_runs(access.store)
+        stored: dict[str, int] = {}
         with Bar("replaying runs") as bar:
             for done, (tenant, run_id) in enumerate(runs, 1):
-                tally.add(await prove(access.store, plans, tenant, run_id))
+                report = await prove(access.store, plans, tenant, run_id)
+                stored[run_id] = report.commits
+                tally.add(report)
                 bar.at(done, len(runs))
+        for witness in await _witnesses(loaded):
+            if stored.get(witness.run_id, 0) < witness.last_commit and await _misses(
+                access.store, witness
+            ):
+                tally.add(_unreadable(witness.run_id, _lost(witness)))
     for report in tally.refuted:
         click.echo(verdict(report))
     click.echo(tally.summary())
     return not tally.refuted
+
+
+async def _witnesses(loaded: LoadedConfig) -> list[Witness]:
+    """What the views saw: a chain alone cannot show that its last commits are gone."""
+    backend = backend_of(view_settings(loaded))()
+    reader = backend.reader()
+    try:
+        return await Queries(reader, PROJECTIONS, backend.dialect).witnesses()
+    except ViewUnavailable as cause:
+        click.echo(f"lost ends of journals are not looked for: {cause}", err=True)
+        return []
+    finally:
+        await reader.close()
+        await backend.close()
+
+
+async def _misses(store: EventStore, witness: Witness) -> bool:
+    """Whether the journal still lacks the commit, now that the views were read."""
+    journal = store.subjects.journal(witness.tenant, witness.run_id)
+    return len(await store.log.read(journal)) < witness.last_commit
+
+
+def _lost(witness: Witness) -> str:
+    return (
+        f"journal of {witness.run_id}: commit {witness.last_commit} (sequence"
+        f" {witness.last_seq}) is missing: the views have seen it"
+    )
 
 
 async def prove(

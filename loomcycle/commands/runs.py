@@ -229,6 +229,7 @@ class RunCommands:
         continues: bool,
         origin: str,
     ) -> StartedRun:
+        self._lookups.check_log()
         services = self._services
         if place is None:
             session_id = f"s_{services.new_hex()}"

@@ -32,7 +32,7 @@ from loomcycle.memory.writes import Decide, Unchanged
 
 log = logging.getLogger(__name__)
 
-PATIENCE_S = 30.0
+PATIENCE_S = 600.0
 """How long an operation waits for an unavailable log, or loses races, before it gives up."""
 
 READ_PAGE = 2000

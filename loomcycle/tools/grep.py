@@ -219,7 +219,7 @@ def _blocks(file: BinaryIO, checkpoint: Checkpoint) -> Iterator[bytes]:
             yield _normalised(data[:cut])
         chunk = file.read(MAX_LINE_BYTES)
     if rest:
-        yield _normalised(rest.removesuffix(b"\r"))
+        yield _normalised(rest.removesuffix(b"\r") or b"\n")
 
 
 def _normalised(block: bytes) -> bytes:

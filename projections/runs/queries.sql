@@ -139,3 +139,8 @@ SELECT * FROM runs ORDER BY run_id;
 -- name: all_of_awaits
 -- Every row in a fixed order, for verify.
 SELECT * FROM awaits ORDER BY run_id, tool_use_id;
+
+-- name: witnesses
+-- The last commit of every run that was ever seen: what a journal must at least hold.
+-- params:
+SELECT r.run_id, r.tenant, r.last_commit, r.last_seq FROM runs AS r ORDER BY r.run_id;

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from events.plan import RunPlan, VolumeBinding
@@ -300,6 +300,7 @@ _lines = st.lists(st.text("ab é\r", max_size=5), max_size=30)
     st.integers(1, 12),
     st.booleans(),
 )
+@example(["a", "\r"], "a", 0, 1, 4, False)
 def test_block_search_equals_the_definition(
     lines: list[str], pattern: str, before: int, after: int, block: int, ended: bool
 ) -> None:
