@@ -1,4 +1,4 @@
-"""A damaged file under nats-server: what it silently drops is noticed, named, and not done again."""
+"""A damaged file under nats-server: what it drops is noticed, named, and not done again."""
 
 from __future__ import annotations
 
