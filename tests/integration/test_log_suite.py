@@ -393,7 +393,8 @@ class TestStarts:
         await store.starts.post("t", calm, "r_c", b"calm")
         source = store.starts.source()
         source.allow(7)
-        assert b"calm" in await take(source, 3)
+        early = await take(source, 5)  # a lane whose consumer is slower to open may miss a turn
+        assert b"calm" in early
 
     async def test_no_more_items_come_than_allowed(self, store: EventStore) -> None:
         for index in range(40):
