@@ -13,11 +13,19 @@ import msgspec
 from msgspec import Struct
 
 from events.commit import Record
-from events.vocabulary import SystemPrompt, UserInput, is_public
+from events.vocabulary import (
+    Event,
+    SystemPrompt,
+    Unrecognised,
+    UserInput,
+    is_public,
+    type_of,
+)
 
 _encode = msgspec.json.Encoder().encode
 
-_WITH_PAYLOAD = ("user_input", "system_prompt")
+_BARE = {kind: f'{{"type":"{kind}"}}'.encode() for kind in ("user_input", "system_prompt")}
+"""Transcript rows of these types keep their content in ``payload``."""
 
 
 class Frame(NamedTuple):
@@ -98,12 +106,16 @@ def transcript_row(record: Record) -> TranscriptRow | None:
     """The transcript's row of ``record``; None for the kernel's own facts."""
     if not is_public(record.type):
         return None
-    if record.type in _WITH_PAYLOAD:
-        event = record.event
-        if isinstance(event, UserInput | SystemPrompt):
-            bare = b'{"type":"%b"}' % record.type.encode()
-            return TranscriptRow(record.seq, record.type, bare, _encode(event.payload))
-    return TranscriptRow(record.seq, record.type, record.body, None)
+    if record.type not in _BARE:
+        return TranscriptRow(record.seq, record.type, record.body, None)
+    return TranscriptRow(record.seq, record.type, *row_texts(record.event, record.body))
+
+
+def row_texts(event: Event | Unrecognised, body: bytes) -> tuple[bytes, bytes | None]:
+    """The texts ``event`` and ``payload`` of the transcript's row of a public event."""
+    if isinstance(event, UserInput | SystemPrompt):
+        return _BARE[type_of(event)], _encode(event.payload)
+    return body, None
 
 
 def rfc3339(ns: int) -> str:

@@ -36,6 +36,10 @@ class Tables(Protocol):
         """
         ...
 
+    async def settle(self, projections: Sequence[Projection]) -> None:
+        """What ``create`` made is complete: make it lasting, and quick to read."""
+        ...
+
     async def note_vocabulary(self, fingerprint: str) -> None: ...
     async def fetch(self, query: Statement, params: Params = ()) -> list[Row]: ...
 
@@ -84,7 +88,10 @@ class Backend(Protocol):
         starts: dict[str, int],
         vocabulary: str,
     ) -> Tables:
-        """Empty tables in ``slot``, whatever was there; ``starts`` are the first positions."""
+        """Empty tables in ``slot``, whatever was there; ``starts`` are the first positions.
+
+        They are fit for filling, and for being served once they are settled.
+        """
         ...
 
     async def serve(self, slot: Slot) -> None:

@@ -28,9 +28,19 @@ class Write(NamedTuple):
     params: Params
 
 
+class Rows(NamedTuple):
+    """Rows for one statement that no other write touches: their order does not matter."""
+
+    statement: str
+    rows: list[Params]
+
+
+Change = Write | Rows
+
+
 @dataclass(frozen=True)
 class Projection:
-    """A view. Its package holds ``schema.sql``, ``writes.sql`` and ``queries.sql``.
+    """A view. Its package holds ``schema``, ``indexes``, ``writes`` and ``queries`` (.sql).
 
     ``version`` rises with every change of tables or fold: the view is then rebuilt.
     ``source`` is the one kind of stream that its tables fold. ``tables`` maps each table to
@@ -41,7 +51,7 @@ class Projection:
     version: int
     source: Kind
     tables: dict[str, tuple[str, ...]]
-    fold: Callable[[Sequence[Any]], list[Write]]
+    fold: Callable[[Sequence[Any]], Sequence[Change]]
 
     @property
     def package(self) -> str:
@@ -50,6 +60,10 @@ class Projection:
     def schema(self, dialect: Dialect) -> list[Statement]:
         """The statements that create the tables, in order."""
         return list(load(self.package, "schema", dialect).values())
+
+    def indexes(self, dialect: Dialect) -> list[Statement]:
+        """The statements that create what only readers need, once the log is folded."""
+        return list(load(self.package, "indexes", dialect).values())
 
     def writes(self, dialect: Dialect) -> dict[str, Statement]:
         return load(self.package, "writes", dialect)
@@ -65,28 +79,33 @@ class Group(NamedTuple):
     rows: list[Params]
 
 
-def grouped(writes: Iterable[Write], statements: dict[str, Statement]) -> list[Group]:
+def grouped(changes: Iterable[Change], statements: dict[str, Statement]) -> list[Group]:
     """Reorder writes into few groups without changing what they mean.
 
-    The k-th write of a key goes to round k of its table; rounds run one after another, and
-    inside a round every key appears once, so its statements may be gathered.
+    The k-th write of a key goes to round k; rounds run one after another, and inside a round
+    every key of a table appears once, so its statements may be gathered.
     """
-    rounds: dict[tuple[str, int], dict[str, list[Params]]] = {}
-    depth: dict[tuple[str, Hashable], int] = {}
-    for name, key, params in writes:
+    rounds: list[dict[str, list[Params]]] = []
+    turns: dict[tuple[str, Hashable], int] = {}
+    groups: list[Group] = []
+    for change in changes:
+        if isinstance(change, Rows):
+            if change.rows:
+                groups.append(Group(statements[change.statement], change.rows))
+            continue
+        name, key, params = change
         place = (statements[name].table, key)
-        turn = depth.get(place, 0)
-        depth[place] = turn + 1
-        by_statement = rounds.get((place[0], turn))
-        if by_statement is None:
-            by_statement = rounds[place[0], turn] = {}
-        rows = by_statement.get(name)
+        turn = turns.get(place, 0)
+        turns[place] = turn + 1
+        if turn == len(rounds):
+            rounds.append({})
+        rows = rounds[turn].get(name)
         if rows is None:
-            by_statement[name] = [params]
+            rounds[turn][name] = [params]
         else:
             rows.append(params)
-    order = sorted(rounds, key=lambda r: r[1])
-    return [Group(statements[name], rows) for r in order for name, rows in rounds[r].items()]
+    groups += (Group(statements[name], rows) for turn in rounds for name, rows in turn.items())
+    return groups
 
 
 class Position(NamedTuple):

@@ -51,12 +51,14 @@ class ThreadHost:
 
     def __init__(
         self,
-        make: Callable[[], tuple[Projector, Backend]],
+        make: Callable[[Callable[[float], None]], tuple[Projector, Backend]],
         progress: Progress,
     ) -> None:
+        """``make`` is called in the thread, with a function that naps (see Projector)."""
         self._make = make
         self._progress = progress
         self._running = threading.Event()
+        self._wanted = threading.Event()
         self._stop: Callable[[], None] = lambda: None
         self._thread = threading.Thread(target=self._main, name="projector", daemon=True)
         self._thread.start()
@@ -68,25 +70,30 @@ class ThreadHost:
 
     async def _project(self) -> None:
         try:
-            projector, backend = self._make()
+            projector, backend = self._make(self._nap)
             loop = asyncio.get_running_loop()
             task = asyncio.create_task(_supervise(projector, self._progress))
-            self._stop = lambda: _call(loop, task.cancel)
-            self._progress.hurry = lambda: _call(loop, projector.hurry)
+            self._stop = lambda: self._call(loop, task.cancel)
+            self._progress.hurry = lambda: self._call(loop, projector.hurry)
         finally:
             self._running.set()
         await asyncio.gather(task, return_exceptions=True)
         await backend.close()
 
+    def _nap(self, seconds: float) -> None:
+        """Block the thread, unless somebody wants it."""
+        self._wanted.wait(seconds)
+        self._wanted.clear()
+
+    def _call(self, loop: asyncio.AbstractEventLoop, function: Callable[[], Any]) -> None:
+        """Call on the thread's loop at once, unless that loop has ended."""
+        with contextlib.suppress(RuntimeError):
+            loop.call_soon_threadsafe(function)
+        self._wanted.set()
+
     async def close(self) -> None:
         self._stop()
         await asyncio.to_thread(self._thread.join)
-
-
-def _call(loop: asyncio.AbstractEventLoop, function: Callable[[], Any]) -> None:
-    """Call on another thread's loop, unless that loop has ended."""
-    with contextlib.suppress(RuntimeError):
-        loop.call_soon_threadsafe(function)
 
 
 async def _supervise(projector: Projector, progress: Progress) -> None:

@@ -104,6 +104,13 @@ class PostgresTables:
                 await self._db.executemany(write["set_position"].sql, list(starts.items()))
                 await self._db.execute(write["set_vocabulary"].sql, vocabulary)
 
+    async def settle(self, projections: Sequence[Projection]) -> None:
+        with _failures():
+            async with self._db.transaction():
+                for projection in projections:
+                    for statement in projection.indexes("postgres"):
+                        await self._db.execute(statement.sql)
+
     async def manifest(self) -> Manifest:
         versions = await self.fetch(self._queries["versions"])
         vocabulary = await self.fetch(self._queries["vocabulary"])

@@ -70,13 +70,16 @@ class Projector:
         factory: StoreFactory,
         progress: Progress,
         vocabulary: str = "",
+        nap: Callable[[float], None] | None = None,
     ) -> None:
+        """``nap``: see :class:`projections.feed.Feed`; for a projector alone on its thread."""
         self._backend = backend
         self._projections = projections
         self._factory = factory
         self._progress = progress
         self._vocabulary = vocabulary or fingerprint()
         self._versions = {p.name: p.version for p in projections}
+        self._nap = nap
         self._feed: Feed | None = None
 
     def hurry(self) -> None:
@@ -177,7 +180,7 @@ class Projector:
         self, store: EventStore, sources: Sequence[Source], served: _Served
     ) -> _Served | None:
         """Feed what is served until it is damaged (None) or to be folded anew."""
-        feed = self._feed = self._new_feed(store, sources, served.tables)
+        feed = self._feed = self._new_feed(store, sources, served.tables, nap=self._nap)
         self._progress.enter("serving")
         try:
             await self._first_of(feed.run(), self._watch(served.tables))
@@ -245,6 +248,7 @@ class Projector:
             finally:
                 for task in _all(building, serving):
                     await _stop(task)
+            await tables.settle(self._projections)
         except BaseException:
             await tables.close()
             raise
@@ -267,6 +271,7 @@ class Projector:
         sources: Sequence[Source],
         tables: Tables,
         moved: Callable[[dict[str, Position]], None] | None = None,
+        nap: Callable[[float], None] | None = None,
     ) -> Feed:
         return Feed(
             store=store,
@@ -276,6 +281,7 @@ class Projector:
             sources=sources,
             moved=moved or self._progress.moved,
             hurried=lambda: self._progress.waited_for,
+            nap=nap,
         )
 
     async def _first_of(self, *work: Coroutine[Any, Any, Any] | asyncio.Task[None]) -> None:

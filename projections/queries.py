@@ -57,7 +57,7 @@ class Queries:
 
     async def session(self, session_id: str) -> Session | None:
         rows = await self._rows("session", session_id)
-        return Session(*rows[0]) if rows else None
+        return Session(*rows[0][:5]) if rows else None
 
     async def transcript(self, session_id: str, after: int = 0) -> list[TranscriptRow]:
         """All rows with seq > ``after`` of all runs of a session, by seq (http-runs.md 8).

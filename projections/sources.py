@@ -14,10 +14,11 @@ from typing import Literal, NamedTuple
 
 from events import commit as commits
 from events import state
-from events.commit import BrokenChain, Commit, FutureEvent, JournalError, Record
+from events.commit import BrokenChain, Commit, FutureEvent, JournalError
 from events.log import Blobs, Log, Message
 from events.streams import RUNS, STATE, StreamSpec
-from events.subjects import Parsed, Subjects
+from events.subjects import Subjects, name_or_hash
+from events.vocabulary import Event, Unrecognised
 from projections.framework import Kind
 
 
@@ -55,12 +56,12 @@ def sources_of(subjects: Subjects) -> tuple[Source, ...]:
 
 
 class JournalCommit(NamedTuple):
-    """A commit whose digests hold and whose events are all understood."""
+    """A commit whose digests hold; ``events`` are those of its header, all understood."""
 
     seq: int
     tenant: str
     commit: Commit
-    records: list[Record]
+    events: list[Event | Unrecognised]
 
 
 class JournalFault(NamedTuple):
@@ -113,23 +114,22 @@ class Decoder:
             return self._state(messages)
         items: list[Item] = []
         for message in messages:
-            if not message.subject.endswith(".journal"):
+            place, name, leaf = message.subject.rsplit(".", 2)
+            if leaf != "journal":
                 continue
-            parsed, seq = self._parse(message.subject), message.seq
+            # a place (slot and tenant) is seen again and again, a run's own subject twice
+            tenant = self._parse(f"{place}._.journal").tenant
+            run, seq = name_or_hash(name), message.seq
             try:
                 commit = commits.decode(message.data, seq)
-                missing = commit.blobs()
-                if missing:
+                if b"" in commit.bodies:
+                    missing = commit.blobs()
                     commit.fill({name: await self._blob(name, commit) for name in missing})
-                items.append(_understand(parsed, commit))
+                items.append(_understand(run, tenant, commit))
             except JournalError as fault:
                 reason = f"commit {fault.commit} (sequence {seq}): {fault.reason}"
                 wait = isinstance(fault, FutureEvent)
-                items.append(
-                    JournalFault(
-                        seq, parsed.run_id, parsed.tenant, "held" if wait else "broken", reason
-                    )
-                )
+                items.append(JournalFault(seq, run, tenant, "held" if wait else "broken", reason))
         return items
 
     async def _blob(self, name: str, commit: Commit) -> bytes:
@@ -156,15 +156,16 @@ class Decoder:
         return items
 
 
-def _understand(parsed: Parsed, commit: Commit) -> JournalCommit:
+def _understand(run: str, tenant: str, commit: Commit) -> JournalCommit:
     """Check the commit's own order and decode all its events. Raises JournalError."""
     header = commit.header
-    if header.run != parsed.run_id:
-        raise BrokenChain(parsed.run_id, commit.c, commit.seq, f"belongs to {commit.run}")
-    events = header.events
-    if events[-1].n != events[0].n + len(events) - 1:
+    if header.run != run:
+        raise BrokenChain(run, commit.c, commit.seq, f"belongs to {commit.run}")
+    heads = header.events
+    if heads[-1].n != heads[0].n + len(heads) - 1:
         raise BrokenChain(commit.run, commit.c, commit.seq, "event numbers are not consecutive")
-    records = commit.records()
-    for record in records:
-        record.event  # noqa: B018  (decodes: raises for what is not understood)
-    return JournalCommit(commit.seq, parsed.tenant, commit, records)
+    events = [
+        commits.decode_event(commit, head, body)
+        for head, body in zip(heads, commit.bodies, strict=True)
+    ]
+    return JournalCommit(commit.seq, tenant, commit, events)

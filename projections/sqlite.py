@@ -43,13 +43,15 @@ _BUSY = frozenset(
         sqlite3.SQLITE_INTERRUPT,
     }
 )
-_WRITER_SETUP = (
+_SETUP = ("PRAGMA busy_timeout=2000", "PRAGMA cache_size=-16384")
+
+_SERVING = (
     "PRAGMA journal_mode=WAL",
     "PRAGMA synchronous=NORMAL",
-    "PRAGMA busy_timeout=2000",
-    "PRAGMA cache_size=-16384",
-    "PRAGMA wal_autocheckpoint=4000",
+    "PRAGMA wal_autocheckpoint=8000",
 )
+_FILLING = ("PRAGMA journal_mode=MEMORY", "PRAGMA synchronous=OFF")
+"""Nobody reads yet, and what a crash leaves behind is never served."""
 
 
 def _failure(cause: sqlite3.Error) -> Damaged | DatabaseBusy:
@@ -76,7 +78,7 @@ class SqliteTables:
             raise Damaged(f"{path.name} is missing")
         try:
             db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
-            for pragma in _WRITER_SETUP:
+            for pragma in (*_SETUP, *(_FILLING if create else _SERVING)):
                 db.execute(pragma).fetchall()
         except sqlite3.Error as cause:
             raise _failure(cause) from None
@@ -113,6 +115,20 @@ class SqliteTables:
             self._db.executemany(write["set_version"].sql, versions)
             self._db.executemany(write["set_position"].sql, list(starts.items()))
             self._db.execute(write["set_vocabulary"].sql, (vocabulary,))
+        self._files = self._identity()
+
+    async def settle(self, projections: Sequence[Projection]) -> None:
+        with self._transaction():
+            for projection in projections:
+                for statement in projection.indexes("sqlite"):
+                    self._db.execute(statement.sql)
+        try:
+            for pragma in _SERVING:
+                self._db.execute(pragma).fetchall()
+        except sqlite3.Error as cause:
+            raise _failure(cause) from None
+        with self._path.open("rb") as file:
+            os.fsync(file.fileno())
         self._files = self._identity()
 
     @contextlib.contextmanager

@@ -14,7 +14,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from projections import memory, runs, sessions, transcripts
+from projections import memory, runs, transcripts
 from projections.database import Backend, Row
 from projections.framework import Position, Projection, ViewHeld, ViewUnavailable
 from projections.hosts import Host, TaskHost, ThreadHost
@@ -28,7 +28,6 @@ from projections.statements import load
 from projections.verify import Report, verify
 
 PROJECTIONS: tuple[Projection, ...] = (
-    sessions.PROJECTION,
     runs.PROJECTION,
     transcripts.PROJECTION,
     memory.PROJECTION,
@@ -112,9 +111,9 @@ class Views:
         make_backend = backend_of(settings, direct=not own_thread)
         views = cls(make_backend, factory, projections, progress, own_thread)
 
-        def make() -> tuple[Projector, Backend]:
+        def make(nap: Callable[[float], None] | None = None) -> tuple[Projector, Backend]:
             backend = make_backend()
-            return Projector(backend, projections, factory, progress, vocabulary), backend
+            return Projector(backend, projections, factory, progress, vocabulary, nap), backend
 
         views._host = ThreadHost(make, progress) if own_thread else TaskHost(*make(), progress)
         return views

@@ -16,10 +16,6 @@ CREATE TABLE memory (
     PRIMARY KEY (tenant, scope, scope_id, key)
 );
 
--- name: create_memory_by_scope
--- Finds the scope ids of a scope over all tenants.
-CREATE INDEX memory_by_scope ON memory (scope, scope_id);
-
 -- name: create_memory_faults
 -- Messages that could not be read.
 CREATE TABLE memory_faults (

@@ -2,29 +2,31 @@
 
 The chain is checked where the last hash is known, in the database: a commit that does not
 follow the run's last one changes nothing but the fault columns. Within a batch the links are
-also checked here, which spares most of those checks.
+checked here, and commits that follow each other become one change of the row.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 from msgspec import Raw, Struct
 
-from events.commit import Record
+from events.commit import CommitHeader, EventHeader
 from events.vocabulary import (
     Done,
+    Event,
     RunFinished,
     RunStarted,
     RunWithdrawn,
     ToolCall,
     ToolResult,
+    Unrecognised,
     Usage,
     UsageTotals,
 )
-from projections.framework import Params, Projection, Write
+from projections.framework import Change, Params, Projection, Write
 from projections.sources import JournalCommit, JournalFault
 
 PARKING = frozenset({"awaiting_input", "run.parked"})
@@ -33,60 +35,55 @@ PARKING = frozenset({"awaiting_input", "run.parked"})
 _AWAITING = {"Channel": ("subscribe", "channel"), "Interruption": ("ask", "interrupted")}
 """Tool -> the operation that waits, and the awaited state that clients see."""
 
-_FOLDED = frozenset(
-    str(cls.__struct_config__.tag)
-    for cls in (RunStarted, RunWithdrawn, RunFinished, Usage, Done, ToolCall, ToolResult)
-)
+_FOLDED = frozenset((RunStarted, RunWithdrawn, RunFinished, Usage, Done, ToolCall, ToolResult))
 
 
-class _Link(NamedTuple):
-    """Where a run's chain ends: what the next commit must name."""
-
-    hash: str
-    commit: int
-    n: int
-    epoch: int
-
-
-def fold(items: Sequence[Any]) -> list[Write]:
+def fold(items: Sequence[Any]) -> list[Change]:
     """Changes of runs and of what they wait for."""
-    writes: list[Write] = []
-    ends: dict[str, _Link] = {}
+    writes: list[Change] = []
+    stretches: dict[str, _Stretch] = {}
     for item in items:
         if isinstance(item, JournalCommit):
-            _fold_commit(item, ends, writes)
+            _fold_commit(item, stretches, writes)
         elif isinstance(item, JournalFault):
-            ends.pop(item.run, None)
+            if item.run in stretches:
+                writes += stretches.pop(item.run).writes()
             row = (item.run, item.tenant, item.kind, item.reason, item.seq)
             writes.append(Write("stop_fold", item.run, row))
+    for stretch in stretches.values():
+        writes += stretch.writes()
     return writes
 
 
-def _fold_commit(item: JournalCommit, ends: dict[str, _Link], writes: list[Write]) -> None:
+def _fold_commit(item: JournalCommit, stretches: dict[str, _Stretch], writes: list[Change]) -> None:
     header = item.commit.header
     run, seq = header.run, item.seq
-    link = _Link(header.prev, header.c - 1, header.events[0].n - 1, header.epoch)
-    changes = _add_up(item)
-    if header.c == 1:
-        if changes.withdrawn:
+    stretch = stretches.get(run)
+    if stretch is not None:
+        if stretch.goes_on_with(header):
+            stretch.add(item)
             return
-        if changes.started is None or link[:3] != ("", 0, 0):
-            reason = f"commit 1 (sequence {seq}): does not start a run"
-            writes.append(Write("stop_fold", run, (run, item.tenant, "broken", reason, seq)))
-            return
-        writes.append(_start(item, changes, changes.started))
-    else:
-        known = ends.get(run)
-        if known is None or known[:3] != link[:3] or known.epoch > link.epoch:
-            reason = f"commit {header.c} (sequence {seq}): does not follow the commit before it"
-            writes.append(Write("check_link", run, (run, item.tenant, *link, seq, reason)))
-        writes.append(_advance(item, changes, link))
-    ends[run] = _Link(item.commit.hash, header.c, item.commit.last_n, header.epoch)
-    writes += changes.awaits
+        writes += stretches.pop(run).writes()
+    stretch = _Stretch(item)
+    link = (header.prev, header.c - 1, header.events[0].n - 1)
+    if header.c > 1:
+        reason = f"commit {header.c} (sequence {seq}): does not follow the commit before it"
+        row = (run, item.tenant, *link, header.epoch, seq, reason)
+        writes.append(Write("check_link", run, row))
+    elif stretch.withdrawn:
+        return
+    elif stretch.started is None or link != ("", 0, 0):
+        reason = f"commit 1 (sequence {seq}): does not start a run"
+        writes.append(Write("stop_fold", run, (run, item.tenant, "broken", reason, seq)))
+        return
+    stretches[run] = stretch
 
 
-class _Changes:
-    """What the events of one commit add up to."""
+class _Stretch:
+    """Commits of one run that follow each other in a batch, and what their events add up to.
+
+    A terminal event ends a stretch: what comes after it depends on the row.
+    """
 
     __slots__ = (
         "awaits",
@@ -94,24 +91,55 @@ class _Changes:
         "cache_read",
         "completed_ns",
         "finished",
+        "first",
         "input",
+        "last",
         "max_context",
         "model",
         "output",
         "parked",
         "provider",
+        "second_seq",
         "started",
+        "started_ns",
         "withdrawn",
     )
 
-    def __init__(self) -> None:
-        self.started: Record | None = None
+    def __init__(self, first: JournalCommit) -> None:
+        self.first = self.last = first
+        self.second_seq = 0
+        self.started: RunStarted | None = None
         self.finished: RunFinished | None = None
         self.withdrawn = False
         self.input = self.output = self.cache_creation = self.cache_read = 0
-        self.max_context = self.completed_ns = self.parked = 0
+        self.max_context = self.started_ns = self.completed_ns = self.parked = 0
         self.model = self.provider = ""
         self.awaits: list[Write] = []
+        self._add_up(first)
+
+    def goes_on_with(self, header: CommitHeader) -> bool:
+        last = self.last.commit
+        return (
+            header.prev == last.hash
+            and header.c == last.header.c + 1
+            and header.events[0].n == last.header.events[-1].n + 1
+            and header.epoch >= last.header.epoch
+            and self.finished is None
+        )
+
+    def add(self, item: JournalCommit) -> None:
+        self.last = item
+        self.second_seq = self.second_seq or item.seq
+        self._add_up(item)
+
+    def _add_up(self, item: JournalCommit) -> None:
+        header = item.commit.header
+        self.parked = 0
+        for head, event in zip(header.events, item.events, strict=True):
+            if type(event) in _FOLDED:
+                _add(self, header.run, head, event)
+            elif head.type in PARKING:
+                self.parked = 1
 
     def use(self, usage: UsageTotals) -> None:
         self.input += usage.input_tokens
@@ -126,36 +154,42 @@ class _Changes:
         self.model = usage.model or self.model
         self.provider = usage.provider or self.provider
 
-    def finish(self, record: Record, event: RunFinished) -> None:
+    def start(self, event: RunStarted, ts: int) -> None:
+        if self.started is None:
+            self.started, self.started_ns = event, event.started_ns or ts
+
+    def finish(self, event: RunFinished, run: str, ts: int) -> None:
         """The first terminal event wins; its totals replace what was added up."""
         if self.finished is not None:
             return
-        self.finished, self.completed_ns = event, record.header.ts
+        self.finished, self.completed_ns = event, ts
         if event.usage is not None:
             self.input = self.output = self.cache_creation = self.cache_read = 0
             self.use(event.usage)
         if event.status != "completed":
-            self.awaits.append(Write("close_awaits", record.commit.run, (record.commit.run,)))
+            self.awaits.append(Write("close_awaits", run, (run,)))
 
-    def header(self, item: JournalCommit) -> Params:
-        """last_commit to parked, in the order of ``start_run`` and ``advance_run``."""
-        header = item.commit.header
+    def writes(self) -> list[Write]:
+        """One change of the run's row, and those of what it waits for."""
+        header = self.first.commit.header
+        if header.c == 1 and self.started is not None:
+            return [Write("start_run", header.run, _start(self, self.started)), *self.awaits]
+        return [Write("advance_run", header.run, _advance(self)), *self.awaits]
+
+    def sums(self) -> Params:
+        """last_commit to provider, in the order of ``start_run`` and ``advance_run``."""
+        header = self.last.commit.header
         last = header.events[-1]
-        hash_ = item.commit.hash
         return (
             header.c,
             last.n,
-            hash_,
+            self.last.commit.hash,
             header.epoch,
             header.writer,
             last.ts,
-            item.seq,
+            self.last.seq,
+            self.first.seq,
             self.parked,
-        )
-
-    def usage(self) -> Params:
-        """input_tokens to provider, in the order of the statements."""
-        return (
             self.input,
             self.output,
             self.cache_creation,
@@ -166,44 +200,33 @@ class _Changes:
         )
 
 
-def _add_up(item: JournalCommit) -> _Changes:
-    changes = _Changes()
-    run = item.commit.run
-    for record in item.records:
-        kind = record.header.type
-        if kind in PARKING:
-            changes.parked = 1
-        if kind not in _FOLDED:
-            continue
-        match record.event:
-            case RunStarted():
-                changes.started = changes.started or record
-            case RunWithdrawn():
-                changes.withdrawn = True
-            case Usage(usage=usage):
-                changes.use(usage)
-            case Done(usage=usage):
-                changes.name(usage)
-            case RunFinished() as event:
-                changes.finish(record, event)
-            case ToolCall(tool_use=call):
-                waits_for = awaited(call.name, call.input)
-                if waits_for is not None:
-                    row = (run, call.id, record.header.n, *waits_for)
-                    changes.awaits.append(Write("open_await", run, row))
-            case ToolResult(tool_use=call) if call.name in _AWAITING:
-                changes.awaits.append(Write("close_await", run, (run, call.id)))
-    return changes
+def _add(changes: _Stretch, run: str, head: EventHeader, event: Event | Unrecognised) -> None:
+    match event:
+        case Usage():
+            changes.use(event.usage)
+        case Done():
+            changes.name(event.usage)
+        case ToolCall(tool_use=call):
+            waits_for = awaited(call.name, call.input)
+            if waits_for is not None:
+                row = (run, call.id, head.n, *waits_for)
+                changes.awaits.append(Write("open_await", run, row))
+        case ToolResult(tool_use=call) if call.name in _AWAITING:
+            changes.awaits.append(Write("close_await", run, (run, call.id)))
+        case RunStarted():
+            changes.start(event, head.ts)
+        case RunFinished():
+            changes.finish(event, run, head.ts)
+        case RunWithdrawn():
+            changes.withdrawn = True
 
 
-def _start(item: JournalCommit, changes: _Changes, started: Record) -> Write:
-    event = started.event
-    assert isinstance(event, RunStarted)
+def _start(stretch: _Stretch, event: RunStarted) -> Params:
+    """Values of ``start_run``."""
     context = event.parent_context
-    finished = changes.finished
-    run = item.commit.run
-    row = (
-        run,
+    finished = stretch.finished
+    return (
+        stretch.first.commit.header.run,
         event.session,
         event.tenant,
         event.agent,
@@ -212,41 +235,39 @@ def _start(item: JournalCommit, changes: _Changes, started: Record) -> Write:
         event.user_tier,
         event.parent_agent_id,
         msgspec.json.encode(context, order="deterministic").decode() if context else "",
-        event.started_ns or started.header.ts,
+        stretch.started_ns,
         int(event.interactive),
         event.origin,
         event.reader,
         event.principal,
         event.plan,
         event.machine,
-        *changes.header(item),
-        *changes.usage(),
+        *stretch.sums(),
         finished.status if finished else "running",
         finished.stop_reason if finished else "",
         finished.error if finished else "",
-        changes.completed_ns,
-        f"commit 1 (sequence {item.seq}): the run has already started",
+        stretch.completed_ns,
+        stretch.second_seq,
+        f"commit 1 (sequence {stretch.first.seq}): the run has already started",
     )
-    return Write("start_run", run, row)
 
 
-def _advance(item: JournalCommit, changes: _Changes, link: _Link) -> Write:
-    finished = changes.finished
-    run = item.commit.run
-    row = (
-        run,
-        link.hash,
-        link.commit,
-        link.n,
-        *changes.header(item),
-        *changes.usage(),
+def _advance(stretch: _Stretch) -> Params:
+    """Values of ``advance_run``."""
+    header = stretch.first.commit.header
+    finished = stretch.finished
+    return (
+        header.run,
+        header.prev,
+        header.c - 1,
+        header.events[0].n - 1,
+        *stretch.sums(),
         int(finished is not None and finished.usage is not None),
         finished.status if finished else "",
         finished.stop_reason if finished else "",
         finished.error if finished else "",
-        changes.completed_ns,
+        stretch.completed_ns,
     )
-    return Write("advance_run", run, row)
 
 
 class _AwaitInput(Struct):
@@ -275,7 +296,7 @@ def awaited(tool: str, arguments: Raw) -> tuple[str, str] | None:
 
 PROJECTION = Projection(
     name="runs",
-    version=1,
+    version=2,
     source="runs",
     tables={"runs": ("run_id",), "awaits": ("run_id", "tool_use_id")},
     fold=fold,

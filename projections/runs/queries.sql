@@ -1,3 +1,16 @@
+-- name: session
+-- One session by its id, as its earliest run describes it.
+-- params: session_id
+SELECT session_id, tenant, agent, user_id, started_ns, run_id
+FROM runs
+WHERE run_id = 'r_' || substr(:session_id, 3) AND session_id = :session_id
+UNION ALL
+SELECT session_id, tenant, agent, user_id, started_ns, run_id
+FROM runs
+WHERE session_id = :session_id AND run_id <> 'r_' || substr(session_id, 3)
+ORDER BY started_ns, run_id
+LIMIT 1;
+
 -- name: run
 -- One run by its id.
 -- params: run_id
@@ -28,7 +41,13 @@ SELECT
     (SELECT a.state FROM awaits AS a WHERE a.run_id = r.run_id ORDER BY a.n LIMIT 1),
     (SELECT a.target FROM awaits AS a WHERE a.run_id = r.run_id ORDER BY a.n LIMIT 1)
 FROM runs AS r
-WHERE r.agent_id = :agent_id AND (CAST(:tenant AS TEXT) IS NULL OR r.tenant = :tenant)
+WHERE r.run_id IN (
+    SELECT run_id FROM runs
+    WHERE run_id = 'r_' || substr(:agent_id, 3) AND agent_id = :agent_id
+    UNION ALL
+    SELECT run_id FROM runs
+    WHERE agent_id = :agent_id AND run_id <> 'r_' || substr(agent_id, 3)
+) AND (CAST(:tenant AS TEXT) IS NULL OR r.tenant = :tenant)
 ORDER BY (r.status = 'running') DESC, r.started_ns DESC, r.run_id DESC
 LIMIT 1;
 
@@ -66,7 +85,13 @@ SELECT
     (SELECT a.state FROM awaits AS a WHERE a.run_id = r.run_id ORDER BY a.n LIMIT 1),
     (SELECT a.target FROM awaits AS a WHERE a.run_id = r.run_id ORDER BY a.n LIMIT 1)
 FROM runs AS r
-WHERE r.session_id = :session_id
+WHERE r.run_id IN (
+    SELECT run_id FROM runs
+    WHERE run_id = 'r_' || substr(:session_id, 3) AND session_id = :session_id
+    UNION ALL
+    SELECT run_id FROM runs
+    WHERE session_id = :session_id AND run_id <> 'r_' || substr(session_id, 3)
+)
 ORDER BY r.started_ns, r.run_id;
 
 -- name: running_runs

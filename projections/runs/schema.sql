@@ -1,6 +1,7 @@
 -- name: create_runs
 -- One row for each run. status follows http-runs.md section 5; times are unix nanoseconds, 0 is
--- "not yet". owner and epoch are those of the last commit; last_* name that commit. fault says
+-- "not yet". owner and epoch are those of the last commit; last_* name that commit. first_seq and
+-- second_seq are the stream sequences of commits 1 and 2, where a transcript begins. fault says
 -- why the fold of the run stopped at stream sequence fault_seq, fault_kind whether the journal
 -- is broken or the event is one of a newer version (held).
 CREATE TABLE runs (
@@ -39,34 +40,25 @@ CREATE TABLE runs (
     last_hash                   TEXT NOT NULL,
     last_commit_ns              BIGINT NOT NULL,
     last_seq                    BIGINT NOT NULL,
+    first_seq                   BIGINT NOT NULL,
+    second_seq                  BIGINT NOT NULL,
     fault_kind                  TEXT NOT NULL,
     fault                       TEXT NOT NULL,
     fault_seq                   BIGINT NOT NULL
 );
 
--- name: create_runs_by_session
--- The runs of a session.
-CREATE INDEX runs_by_session ON runs (session_id);
-
--- name: create_runs_by_handle
--- (agent id, newest start) -> run: a handle may be used again after its run ended.
-CREATE INDEX runs_by_handle ON runs (agent_id, started_ns, run_id);
-
--- name: create_runs_by_user
--- The runs of a user, newest start first.
-CREATE INDEX runs_by_user ON runs (user_id, started_ns, run_id);
-
--- name: create_runs_by_parent
--- The children of a run.
-CREATE INDEX runs_by_parent ON runs (parent_agent_id) WHERE parent_agent_id <> '';
-
--- name: create_runs_running
--- What the sweeper looks at; ended runs cost it nothing.
-CREATE INDEX runs_running ON runs (run_id) WHERE status = 'running';
-
--- name: create_runs_faulty
--- Runs whose fold stopped.
-CREATE INDEX runs_faulty ON runs (fault_seq) WHERE fault_seq > 0;
+-- name: create_sessions
+-- A session is described by its earliest run.
+CREATE VIEW sessions AS
+SELECT session_id, tenant, agent, user_id, started_ns AS created_ns
+FROM (
+    SELECT
+        session_id, tenant, agent, user_id, started_ns,
+        ROW_NUMBER() OVER (PARTITION BY session_id ORDER BY started_ns, run_id) AS place
+    FROM runs
+    WHERE session_id <> ''
+) AS ordered
+WHERE place = 1;
 
 -- name: create_awaits
 -- Open tool calls that wait for somebody else (http-runs.md section 10, awaited_state).

@@ -1,27 +1,30 @@
 -- name: start_run
--- Everything that the first commit says. A second first commit breaks the journal.
+-- Everything that the first commit says, and those that follow it in the batch. A second first
+-- commit breaks the journal.
 -- table: runs
 -- params: run_id, session_id, tenant, agent, agent_id, user_id, user_tier, parent_agent_id,
 --   parent_context, started_ns, interactive, origin, reader, principal, plan, machine,
---   last_commit, last_n, hash, epoch, owner, at_ns, seq, parked, input_tokens, output_tokens,
---   cache_creation, cache_read, max_context, model, provider, status, stop_reason, error,
---   completed_ns, doubled
+--   last_commit, last_n, hash, epoch, owner, at_ns, seq, first_seq, parked, input_tokens,
+--   output_tokens, cache_creation, cache_read, max_context, model, provider, status,
+--   stop_reason, error, completed_ns, second_seq, doubled
 INSERT INTO runs (
     run_id, session_id, tenant, agent, agent_id, user_id, user_tier, parent_agent_id,
     parent_context, status, stop_reason, error, started_ns, completed_ns, input_tokens,
     output_tokens, cache_creation_input_tokens, cache_read_input_tokens, max_context_tokens,
     model, provider, interactive, origin, reader, principal, plan, machine, owner, epoch, parked,
-    last_n, last_commit, last_hash, last_commit_ns, last_seq, fault_kind, fault, fault_seq
+    last_n, last_commit, last_hash, last_commit_ns, last_seq, first_seq,
+    second_seq, fault_kind, fault, fault_seq
 )
 VALUES (
     :run_id, :session_id, :tenant, :agent, :agent_id, :user_id, :user_tier, :parent_agent_id,
     :parent_context, :status, :stop_reason, :error, :started_ns, :completed_ns, :input_tokens,
     :output_tokens, :cache_creation, :cache_read, :max_context,
     :model, :provider, :interactive, :origin, :reader, :principal, :plan, :machine, :owner,
-    :epoch, :parked, :last_n, :last_commit, :hash, :at_ns, :seq, '', '', 0
+    :epoch, :parked, :last_n, :last_commit, :hash, :at_ns, :seq, :first_seq,
+    :second_seq, '', '', 0
 )
 ON CONFLICT (run_id) DO UPDATE SET
-    fault_kind = 'broken', fault = :doubled, fault_seq = :seq
+    fault_kind = 'broken', fault = :doubled, fault_seq = :first_seq
 WHERE runs.fault_seq = 0;
 
 -- name: check_link
@@ -33,11 +36,12 @@ INSERT INTO runs (
     parent_context, status, stop_reason, error, started_ns, completed_ns, input_tokens,
     output_tokens, cache_creation_input_tokens, cache_read_input_tokens, max_context_tokens,
     model, provider, interactive, origin, reader, principal, plan, machine, owner, epoch, parked,
-    last_n, last_commit, last_hash, last_commit_ns, last_seq, fault_kind, fault, fault_seq
+    last_n, last_commit, last_hash, last_commit_ns, last_seq, first_seq,
+    second_seq, fault_kind, fault, fault_seq
 )
 VALUES (
     :run_id, '', :tenant, '', '', '', '', '', '', 'running', '', '', 0, 0, 0, 0, 0, 0, 0, '', '',
-    0, '', '', '', '', 0, '', 0, 0, 0, 0, '', 0, 0, 'broken', :broken, :seq
+    0, '', '', '', '', 0, '', 0, 0, 0, 0, '', 0, 0, 0, 0, 'broken', :broken, :seq
 )
 ON CONFLICT (run_id) DO UPDATE SET
     fault_kind = 'broken', fault = :broken, fault_seq = :seq
@@ -55,23 +59,24 @@ INSERT INTO runs (
     parent_context, status, stop_reason, error, started_ns, completed_ns, input_tokens,
     output_tokens, cache_creation_input_tokens, cache_read_input_tokens, max_context_tokens,
     model, provider, interactive, origin, reader, principal, plan, machine, owner, epoch, parked,
-    last_n, last_commit, last_hash, last_commit_ns, last_seq, fault_kind, fault, fault_seq
+    last_n, last_commit, last_hash, last_commit_ns, last_seq, first_seq,
+    second_seq, fault_kind, fault, fault_seq
 )
 VALUES (
     :run_id, '', :tenant, '', '', '', '', '', '', 'running', '', '', 0, 0, 0, 0, 0, 0, 0, '', '',
-    0, '', '', '', '', 0, '', 0, 0, 0, 0, '', 0, 0, :kind, :reason, :seq
+    0, '', '', '', '', 0, '', 0, 0, 0, 0, '', 0, 0, 0, 0, :kind, :reason, :seq
 )
 ON CONFLICT (run_id) DO UPDATE SET
     fault_kind = :kind, fault = :reason, fault_seq = :seq
 WHERE runs.fault_seq = 0;
 
 -- name: advance_run
--- One commit more. Its usage is added; the totals of a terminal event replace the sum (final).
--- The first terminal event wins.
+-- One commit more, or several that follow each other (first_seq is the first). Their usage is
+-- added; the totals of a terminal event replace the sum (final). The first terminal event wins.
 -- table: runs
 -- params: run_id, prev, prev_commit, prev_n, last_commit, last_n, hash, epoch, owner, at_ns, seq,
---   parked, input_tokens, output_tokens, cache_creation, cache_read, max_context, model, provider,
---   final, status, stop_reason, error, completed_ns
+--   first_seq, parked, input_tokens, output_tokens, cache_creation, cache_read, max_context,
+--   model, provider, final, status, stop_reason, error, completed_ns
 UPDATE runs SET
     last_commit = :last_commit,
     last_n = :last_n,
@@ -80,6 +85,7 @@ UPDATE runs SET
     owner = :owner,
     last_commit_ns = :at_ns,
     last_seq = :seq,
+    second_seq = CASE WHEN last_commit = 1 THEN :first_seq ELSE second_seq END,
     parked = :parked,
     input_tokens = CASE
         WHEN :final = 0 THEN input_tokens + :input_tokens

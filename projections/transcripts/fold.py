@@ -9,33 +9,34 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from events.frames import transcript_row
-from projections.framework import Projection, Write
+from events.commit import SEQ_PER_MESSAGE
+from events.frames import row_texts
+from events.vocabulary import is_public
+from projections.framework import Change, Params, Projection, Rows
 from projections.sources import JournalCommit
 
 
-def fold(items: Sequence[Any]) -> list[Write]:
+def fold(items: Sequence[Any]) -> list[Change]:
     """One row for each public event among ``items``."""
-    writes: list[Write] = []
+    rows: list[Params] = []
     for item in items:
         if not isinstance(item, JournalCommit):
             continue
-        run = item.commit.run
-        for record in item.records:
-            row = transcript_row(record)
-            if row is None:
+        header, bodies = item.commit.header, item.commit.bodies
+        run, c, first = header.run, header.c, item.seq * SEQ_PER_MESSAGE
+        for i, (head, event) in enumerate(zip(header.events, item.events, strict=True)):
+            kind = head.type
+            if not is_public(kind):
                 continue
-            payload = None if row.payload is None else row.payload.decode("utf-8", "replace")
-            body = row.event.decode("utf-8", "replace")
-            writes.append(
-                Write("add_row", row.seq, (row.seq, run, record.header.ts, row.type, body, payload))
-            )
-    return writes
+            text, payload = row_texts(event, bodies[i])
+            shown = None if payload is None else payload.decode("utf-8", "replace")
+            rows.append((first + i, run, c, head.ts, kind, text.decode("utf-8", "replace"), shown))
+    return [Rows("add_row", rows)]
 
 
 PROJECTION = Projection(
     name="transcripts",
-    version=1,
+    version=2,
     source="runs",
     tables={"transcripts": ("seq",)},
     fold=fold,

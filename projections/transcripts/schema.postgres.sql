@@ -1,14 +1,11 @@
 -- name: create_transcripts
--- One row for each public event.
+-- One row for each public event; c is the number of its commit.
 CREATE TABLE transcripts (
     seq     BIGINT PRIMARY KEY,
     run_id  TEXT NOT NULL,
+    c       BIGINT NOT NULL,
     ts_ns   BIGINT NOT NULL,
     type    TEXT NOT NULL,
     event   TEXT NOT NULL,
     payload TEXT
 );
-
--- name: create_transcripts_by_run
--- Finds the rows of a run in order.
-CREATE INDEX transcripts_by_run ON transcripts (run_id, seq);

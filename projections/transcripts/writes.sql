@@ -1,7 +1,7 @@
 -- name: add_row
 -- A public event, once.
 -- table: transcripts
--- params: seq, run_id, ts_ns, type, event, payload
-INSERT INTO transcripts (seq, run_id, ts_ns, type, event, payload)
-VALUES (:seq, :run_id, :ts_ns, :type, :event, :payload)
+-- params: seq, run_id, c, ts_ns, type, event, payload
+INSERT INTO transcripts (seq, run_id, c, ts_ns, type, event, payload)
+VALUES (:seq, :run_id, :c, :ts_ns, :type, :event, :payload)
 ON CONFLICT (seq) DO NOTHING;

@@ -13,7 +13,7 @@ from events.blobs import ChunkedBlobs
 from events.log import Message
 from events.memory_store import MemoryServer
 from events.subjects import Subjects
-from projections.framework import Write
+from projections.framework import Change, Write
 from projections.memory.fold import fold as fold_memory
 from projections.runs.fold import awaited
 from projections.runs.fold import fold as fold_runs
@@ -46,8 +46,9 @@ def decode(*messages: tuple[str, bytes]) -> list[Item]:
     return asyncio.run(work())
 
 
-def named(write: Write) -> dict[str, object]:
+def named(write: Change) -> dict[str, object]:
     """The values of a write to runs by their names."""
+    assert isinstance(write, Write)
     statement = load("projections.runs", "writes", "sqlite")[write.statement]
     return dict(zip(statement.params, write.params, strict=True))
 
@@ -69,16 +70,29 @@ def test_a_run_that_failed_at_once_is_one_row() -> None:
     assert (named(write)["status"], named(write)["error"]) == ("failed", error)
 
 
-def test_a_chain_inside_a_batch_needs_no_check_in_the_database() -> None:
+def test_commits_that_follow_each_other_in_a_batch_are_one_change_of_the_row() -> None:
     journal = Journal(RUN)
     subject = journal.subject(SUBJECTS)
     commits = [
         (subject, journal.commit(*events)) for events in (opening(RUN), [usage(1, 1)], ending())
     ]
     whole = fold_runs(decode(*commits))
-    assert [w.statement for w in whole] == ["start_run", "advance_run", "advance_run"]
+    assert [w.statement for w in whole] == ["start_run"]
+    row = named(whole[0])
+    assert (row["last_commit"], row["input_tokens"], row["status"]) == (3, 10, "completed")
+    assert (row["first_seq"], row["second_seq"], row["seq"]) == (1, 2, 3)
     rest = fold_runs(decode(*commits[1:]))
-    assert [w.statement for w in rest] == ["check_link", "advance_run", "advance_run"]
+    assert [w.statement for w in rest] == ["check_link", "advance_run"]
+    assert named(rest[1])["prev_commit"] == 1
+
+
+def test_a_commit_that_does_not_follow_in_a_batch_is_checked_in_the_database() -> None:
+    journal = Journal(RUN)
+    subject = journal.subject(SUBJECTS)
+    first = (subject, journal.commit(*opening(RUN)))
+    journal.commit(usage(1, 1))
+    writes = fold_runs(decode(first, (subject, journal.commit(*ending()))))
+    assert [w.statement for w in writes] == ["start_run", "check_link", "advance_run"]
 
 
 def test_folding_twice_gives_the_same_writes() -> None:

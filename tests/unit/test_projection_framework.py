@@ -25,7 +25,7 @@ def outcome(groups: list[Group]) -> dict[tuple[str, object], list[str]]:
     seen: dict[tuple[str, object], list[str]] = {}
     for statement, rows in groups:
         for row in rows:
-            seen.setdefault((statement.table, row[0]), []).append(f"{statement.name}{row[1]}")
+            seen.setdefault((statement.table, row[0]), []).append(f"{statement.name}{row[1]!r}")
     return seen
 
 

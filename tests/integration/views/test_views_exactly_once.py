@@ -171,7 +171,7 @@ def test_a_projector_killed_at_any_await_writes_every_row_once(lives: list[int])
             expected = await fold_at_once(backend, store)
             assert await fold_with_kills(backend, store, lives) == expected
         assert len(expected["runs"]) == 7
-        assert all(expected[table] for table in ("sessions", "transcripts", "memory"))
+        assert all(expected[table] for table in ("runs", "transcripts", "memory"))
 
     asyncio.run(scenario())
 

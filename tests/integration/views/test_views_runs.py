@@ -73,6 +73,52 @@ async def test_a_transcript_holds_the_public_events_of_all_runs_by_seq(
     assert await views.queries.transcript_of_run(RUN) == rows[:6]
 
 
+@pytest.mark.parametrize("run", [RUN, "imported-1"])
+async def test_a_transcript_of_many_commits_is_whole_wherever_it_is_cut(
+    world: World, views: Views, run: str
+) -> None:
+    """Rows of the first two commits are found in another way than those of later ones."""
+    journal = Journal(run)
+    await world.append(journal, *opening(run, session=SESSION))
+    for i in range(5):
+        await world.append(journal, called(f"t{i}", "Memory"), answered(f"t{i}", "Memory"))
+        await world.play(f"r_00000000000001{i:02x}")
+        if i % 2:
+            await world.catch_up(views)
+    await world.append(journal, *ending())
+    await world.catch_up(views)
+    rows = await views.queries.transcript_of_run(run)
+    types = ["user_input", "system_prompt", "started", *["tool_call", "tool_result"] * 5]
+    assert [r.type for r in rows] == [*types, "text", "usage", "done"]
+    assert {r.run_id for r in rows} == {run}
+    assert await views.queries.transcript(SESSION) == rows
+    for i, row in enumerate(rows):
+        assert await views.queries.transcript_of_run(run, after=row.seq) == rows[i + 1 :]
+        assert await views.queries.transcript(SESSION, after=row.seq) == rows[i + 1 :]
+
+
+async def test_ids_of_any_form_lead_to_their_run(world: World, views: Views) -> None:
+    """Native ids of a first run share their digits and need no index entry; others do not."""
+    await world.play(RUN)
+    await world.play("imported-1", session="s-1", agent_id="handle")
+    await world.play("r_b", session="x_b", agent_id="y_b")
+    await world.play("q_c", session="s_c", agent_id="a_c")
+    await world.play("r_00000000000000a9", session=SESSION, agent_id="a_c", tenant="t2")
+    await world.catch_up(views)
+    q = views.queries
+    sessions = {"s-1": ["imported-1"], "x_b": ["r_b"], "s_c": ["q_c"], "s_b": []}
+    for session, runs in {SESSION: [RUN, "r_00000000000000a9"], **sessions}.items():
+        assert sorted(r.id for r in await q.runs_of_session(session)) == sorted(runs)
+        assert (await q.session(session) is not None) == bool(runs)
+        assert {r.run_id for r in await q.transcript(session)} == set(runs)
+    handles = {"a_00000000000000a1": RUN, "handle": "imported-1", "y_b": "r_b", "a_b": None}
+    for handle, run in handles.items():
+        found = await q.run_by_agent_id(None, handle)
+        assert (found.id if found else None) == run
+    shared = [await q.run_by_agent_id(tenant, "a_c") for tenant in ("", "t2")]
+    assert [run.id for run in shared if run] == ["q_c", "r_00000000000000a9"]
+
+
 async def test_text_with_a_nul_character_reaches_the_views(world: World, views: Views) -> None:
     journal = Journal(RUN)
     await world.append(journal, *opening(RUN), finished("failed", error="bad \0 byte"))

@@ -12,6 +12,7 @@ import pytest_asyncio
 
 from events.log import EventStore
 from events.streams import RUN_STREAM_NAMES
+from projections import feed, hosts
 from projections.framework import ViewUnavailable
 from projections.views import Views, ViewSettings
 from tests.integration.journals import Journal, ending, opening, plain_run
@@ -69,6 +70,31 @@ async def test_a_client_reads_its_own_writes(nats_store: EventStore, opened: Ope
         found = await views.queries.run(run)
         assert found is not None
         assert found.status == "completed"
+
+
+async def test_a_napping_thread_wakes_for_a_reader_and_for_the_end(
+    nats_store: EventStore, opened: OpenViews, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(feed, "BATCH_S", 60.0)
+    naps: list[float] = []
+    nap = hosts.ThreadHost._nap
+
+    def counted(host: hosts.ThreadHost, seconds: float) -> None:
+        naps.append(seconds)
+        nap(host, seconds)
+
+    monkeypatch.setattr(hosts.ThreadHost, "_nap", counted)
+    views = await opened()
+    await views.ready()
+    async with asyncio.timeout(20):
+        for i in range(4):
+            before = len(naps)
+            await play(nats_store, f"r_{i:02x}000000000000a1")
+            while len(naps) == before:  # noqa: ASYNC110  (a thread has no asyncio.Event)
+                await asyncio.sleep(0.001)
+            if i < 3:
+                await catch_up(nats_store, views)
+        await views.close()
 
 
 async def test_a_restart_goes_on_where_the_last_one_ended(
