@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ctypes
 import fcntl
 import importlib.metadata
 import logging
@@ -17,33 +16,31 @@ import os
 import secrets
 import shutil
 import signal
-import socket
-import subprocess
-import sys
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Literal
 
 import msgspec
+
+from events.server_process import (
+    DEFAULT_GUARD,
+    HOST,
+    Guard,
+    ServerProcess,
+    answers,
+    free_port,
+    is_free,
+)
 
 log = logging.getLogger(__name__)
 
 MAX_PAYLOAD = "8MB"
 """The server's default of 1 MB refuses a legal 1 MiB body once it is wrapped."""
 
-_HOST = "127.0.0.1"
 _START_TIMEOUT_S = 30.0
 _STOP_TIMEOUT_S = 10.0
 _WATCH_S = 0.1
 _POLL_S = 0.002
-_PR_SET_PDEATHSIG = 1
-
-Guard = Literal["prctl", "pipe"]
-"""How the server learns that its owner died: a signal from the kernel (Linux), or a pipe."""
-
-DEFAULT_GUARD: Guard = "prctl" if sys.platform == "linux" else "pipe"
 
 
 class EmbeddedServerError(Exception):
@@ -119,9 +116,7 @@ class EmbeddedServer:
         self._max_memory_store = max_memory_store
         self._max_file_store = max_file_store
         self._owner_lock = _Lock(directory / "owner.lock")
-        self._process: subprocess.Popen[bytes] | None = None
-        self._guardian: subprocess.Popen[bytes] | None = None
-        self._guardian_pipe = -1
+        self._process: ServerProcess | None = None
         self._facts = _Facts(0, 0, "")
         self._stopping = False
 
@@ -129,7 +124,7 @@ class EmbeddedServer:
 
     @property
     def url(self) -> str:
-        return f"nats://{_HOST}:{self._facts.port}"
+        return f"nats://{HOST}:{self._facts.port}"
 
     @property
     def token(self) -> str:
@@ -202,7 +197,6 @@ class EmbeddedServer:
                 if status is None:
                     continue
                 log.warning("nats-server ended with status %s; starting it again", status)
-                self._end_guardian()
             elif self._owner_lock.take():
                 log.warning("the owner of nats-server is gone; taking it over")
                 self._refresh()
@@ -221,13 +215,11 @@ class EmbeddedServer:
     async def stop(self) -> None:
         """Stop the server if it is ours; leave another owner's alone."""
         self._stopping = True
-        self._end_guardian()
         process, self._process = self._process, None
         if process is not None:
             process.terminate()
             if not await _until(lambda: process.poll() is not None, _STOP_TIMEOUT_S):
                 process.kill()
-                process.wait()
             self._forget()
         self._owner_lock.drop()
 
@@ -235,7 +227,7 @@ class EmbeddedServer:
 
     async def _adopt(self) -> bool:
         self._refresh()
-        return self._facts.port > 0 and _answers(self._facts.port)
+        return self._facts.port > 0 and answers(self._facts.port)
 
     def _refresh(self) -> None:
         """Read what the owner wrote; keep the old facts while it is writing."""
@@ -265,38 +257,27 @@ class EmbeddedServer:
 
     async def _spawn(self, port: int, server_lock: _Lock) -> None:
         token = self._facts.token or self._stored_token()
-        port = port if port and _is_free(port) else _free_port()
+        port = port if port and is_free(port) else free_port()
         config = self.directory / "server.conf"
         _write_private(config, self._config(port, token).encode())
-        process = self._process = self._fork(config, server_lock.fd)
-        if self._guard == "pipe":
-            self._start_guardian(process.pid)
+        process = self._process = ServerProcess(
+            binary(),
+            config,
+            output=self.directory / "server.out",
+            guard=self._guard,
+            keep_open=server_lock.fd,
+        )
         answered = await _until(
-            lambda: process.poll() is not None or _answers(port), _START_TIMEOUT_S
+            lambda: process.poll() is not None or answers(port), _START_TIMEOUT_S
         )
         if not answered or process.poll() is not None:
-            self._end_guardian()
             process.kill()
-            process.wait()
             self._process = None
             raise EmbeddedServerError(
                 f"nats-server did not start on port {port}: see {self.directory / 'server.log'}"
             )
         self._facts = _Facts(port, process.pid, token)
         _write_private(self.directory / "server.json", msgspec.json.encode(self._facts))
-
-    def _fork(self, config: Path, lock_fd: int) -> subprocess.Popen[bytes]:
-        """In its own process group, so that Ctrl-C reaches us first."""
-        with open(self.directory / "server.out", "ab") as output:
-            return subprocess.Popen(
-                [str(binary()), "-c", str(config)],
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                pass_fds=(lock_fd,),
-                preexec_fn=_die_with_parent(os.getpid()) if self._guard == "prctl" else None,
-                process_group=0,
-            )
 
     def _stored_token(self) -> str:
         path = self.directory / "token"
@@ -311,7 +292,7 @@ class EmbeddedServer:
         quote = msgspec.json.encode
         file_store = f"  max_file_store: {self._max_file_store}\n" if self._max_file_store else ""
         return (
-            f'listen: "{_HOST}:{port}"\n'
+            f'listen: "{HOST}:{port}"\n'
             "server_name: embedded\n"
             f"max_payload: {MAX_PAYLOAD}\n"
             f'authorization {{ token: "{token}" }}\n'
@@ -331,70 +312,6 @@ class EmbeddedServer:
         if self._facts.pid:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self._facts.pid, signal.SIGKILL)
-
-    # --- the pipe guard -------------------------------------------------------------------
-
-    def _start_guardian(self, server_pid: int) -> None:
-        """A shell that reads a pipe only we hold open, and ends the server when we are gone."""
-        read_end, self._guardian_pipe = os.pipe()
-        try:
-            self._guardian = subprocess.Popen(
-                ["/bin/sh", "-c", f"read _; kill -TERM {server_pid}"],
-                stdin=read_end,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                process_group=0,
-            )
-        finally:
-            os.close(read_end)
-
-    def _end_guardian(self) -> None:
-        if self._guardian is not None:
-            self._guardian.kill()
-            self._guardian.wait()
-            self._guardian = None
-        if self._guardian_pipe >= 0:
-            os.close(self._guardian_pipe)
-            self._guardian_pipe = -1
-
-
-def _die_with_parent(parent: int) -> Callable[[], None]:
-    """For the forked child: ask the kernel for SIGTERM when the parent dies (Linux)."""
-    if threading.current_thread() is not threading.main_thread():
-        log.warning("nats-server is started outside the main thread and ends with this thread")
-    prctl = ctypes.CDLL(None, use_errno=True).prctl
-
-    def in_child() -> None:
-        prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-        if os.getppid() != parent:
-            os._exit(1)
-
-    return in_child
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind((_HOST, 0))
-        return int(probe.getsockname()[1])
-
-
-def _is_free(port: int) -> bool:
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((_HOST, port))
-        except OSError:
-            return False
-    return True
-
-
-def _answers(port: int) -> bool:
-    """Whether a NATS server greets on this port."""
-    try:
-        with socket.create_connection((_HOST, port), timeout=0.2) as probe:
-            return probe.recv(5) == b"INFO "
-    except OSError:
-        return False
 
 
 def _write_private(path: Path, data: bytes) -> None:

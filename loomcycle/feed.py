@@ -65,14 +65,15 @@ class BadPosition(ValueError):
 
 
 def parse_position(text: str) -> Position:
-    """Read a frame id. Raises BadPosition."""
-    parts = text.strip().split(".")
-    try:
-        numbers = [int(part) for part in parts]
-    except ValueError:
-        raise BadPosition(f"not a frame id: {text!r}") from None
-    if len(numbers) not in (1, 3) or any(n < 0 for n in numbers):
-        raise BadPosition(f"not a frame id: {text!r}")
+    """Read a frame id: one number or three, each at most 2^53. Raises BadPosition."""
+    given = text.strip()
+    parts = given.split(".")
+    if len(parts) not in (1, 3) or not all(p.isascii() and p.isdigit() for p in parts):
+        raise BadPosition(f"not a frame id: {given[:64]!r}")
+    largest = 2**53
+    numbers = [int(part.lstrip("0")[:17] or "0") for part in parts]
+    if max(numbers) > largest:
+        raise BadPosition(f"not a position in the log, greater than {largest}: {given[:64]!r}")
     return Position(*numbers)
 
 
@@ -117,6 +118,7 @@ class RunFeed:
         self._unfollow: Callable[[], None] | None = None
         self._watched = 0.0
         self._behind = False
+        self._failure: LogError | None = None
         self.started: RunStarted | None = None
         self.finished: RunFinished | None = None
         self.ended = False
@@ -137,6 +139,11 @@ class RunFeed:
             self._behind = True
         else:
             self._queue.append(item)
+        self._wake()
+
+    def fail(self, cause: LogError) -> None:
+        """Make :meth:`next` raise ``cause``: the run that is waited for does not begin."""
+        self._failure = cause
         self._wake()
 
     def _wake(self) -> None:
@@ -183,6 +190,8 @@ class RunFeed:
             if frames or self.ended:
                 self._keep_watching(loop.time())
                 return frames
+            if self._failure is not None:
+                raise self._failure
             poll = self._poll_s()
             if deadline is not None:
                 poll = min(poll, deadline - loop.time())

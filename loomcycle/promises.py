@@ -1,4 +1,4 @@
-"""From a start item to an accepted run: queue it, wait for its first commit, or take it back.
+"""From a start to an accepted run: begin it here or queue it, await its first commit, or undo it.
 
 A start counts only when its journal's first commit is on disk (kernel.md section 4). Whatever
 ends the wait without one leaves a tombstone, so that the run cannot begin behind the caller.
@@ -8,19 +8,22 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import msgspec
+from msgspec import Struct
 
-from events.log import LogError, OutcomeUnknown, QueueFull, UserCapReached
+from events.log import LogError, LogFull, OutcomeUnknown, QueueFull, UserCapReached
 from loomcycle.commands.cancel import cancel_run
 from loomcycle.errors import Backpressure, UserQuotaExhausted
 from loomcycle.feed import FeedFrame, RunFeed
 from loomcycle.journal import withdraw
 from loomcycle.services import Services
-from loomcycle.starts import StartItem, pack
-from loomcycle.worker import CREDENTIALS
+from loomcycle.starts import Start, StartItem, pack
+from loomcycle.worker import CREDENTIALS, Worker
 
 log = logging.getLogger("loomcycle.commands")
 
@@ -34,19 +37,47 @@ POST_PATIENCE_S = 2.0
 _encode = msgspec.json.Encoder().encode
 
 
-class Promises:
-    """``queue_timeout_s`` and ``user_cap`` are those of the configuration."""
+@dataclass
+class _Place:
+    """Where a start stands: ``seq`` on the queue (0: not there), posted so many times."""
 
-    def __init__(self, services: Services, *, queue_timeout_s: float, user_cap: int) -> None:
+    start: Start
+    sealed: bool
+    data: bytes = b""
+    seq: int = 0
+    posts: int = 0
+
+
+class Limits(Struct, frozen=True, kw_only=True):
+    """Of the configuration. ``queue_depth``: starts that may wait. ``user_cap``: 0 = none."""
+
+    queue_timeout_s: float
+    queue_depth: int
+    user_cap: int
+
+
+class Promises:
+    """``worker`` begins a start at once when it has room; the queue is for all others."""
+
+    def __init__(
+        self, services: Services, worker: Worker, limits: Limits, alone: Callable[[], bool]
+    ) -> None:
         self._services = services
-        self._queue_timeout_s = queue_timeout_s
-        self._user_cap = user_cap
+        self._alone = alone
+        self._worker = worker
+        self._limits = limits
+        self._queued: set[str] = set()
         self._background: set[asyncio.Task[None]] = set()
 
     async def close(self) -> None:
         """Let withdrawals under way finish (bounded)."""
         if self._background:
             await asyncio.wait(self._background, timeout=2.0)
+
+    @property
+    def waiting(self) -> int:
+        """Starts of this process' clients that nobody has begun."""
+        return sum(not self._worker.owns(run) for run in self._queued)
 
     async def seal(self, item: StartItem, secrets: dict[str, str]) -> None:
         """Seal the credentials of ``item``. Raises LogError; the start is then taken back."""
@@ -56,60 +87,102 @@ class Promises:
             self._later(self._withdraw_quietly(item, 0, "log unavailable"))
             raise
 
-    async def obtain(self, item: StartItem, feed: RunFeed, *, sealed: bool) -> list[FeedFrame]:
-        """Queue ``item`` and wait for the frames of its first commit.
+    async def obtain(self, start: Start, feed: RunFeed, *, sealed: bool) -> list[FeedFrame]:
+        """Have ``start`` begun, here or through the queue, and wait for its first commit's frames.
 
         ``sealed``: seals of the run exist already. Raises CommandError, LogError.
         """
-        data = await pack(item, self._services.store.seals)
+        item = start.item
+        place = _Place(start, sealed)
+        if not (self._may_claim(item) and self._worker.claim(start, partial(_give_up, feed))):
+            await self._queue(place)
         try:
-            seq = await self._post(item, data)
-        except (Backpressure, UserQuotaExhausted):
-            if sealed:
-                await self._services.store.seals.delete(item.run)
-            raise
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + self._queue_timeout_s
-        posts = 1
-        try:
-            while True:
-                frames = await feed.next(min(QUEUE_CHECK_S, max(0.0, deadline - loop.time())))
-                if frames or feed.ended or feed.started is not None:
-                    return frames
-                if loop.time() >= deadline:
-                    if await self._withdraw(item, seq, "queue timeout"):
-                        raise Backpressure("queue timeout")
-                    deadline += QUEUE_CHECK_S
-                elif not await self._services.store.starts.holds(seq):
-                    seq = await self._post(item, data, attempt=posts)
-                    posts += 1
+            return await self._first_frames(place, feed)
         except asyncio.CancelledError:
-            self._later(self._withdraw_quietly(item, seq, "client disconnected"))
+            self._later(self._withdraw_quietly(item, place.seq, "client disconnected"))
             raise
         except LogError:
-            self._later(self._withdraw_quietly(item, seq, "log unavailable"))
+            self._later(self._withdraw_quietly(item, place.seq, "log unavailable"))
             raise
         except Backpressure:
-            self._later(self._withdraw_quietly(item, seq, "queue timeout"))
+            self._later(self._withdraw_quietly(item, place.seq, "queue timeout"))
+            raise
+        finally:
+            self._queued.discard(item.run)
+
+    def _may_claim(self, item: StartItem) -> bool:
+        """The cap of a user counts items of the queue: a start that it counts goes through it."""
+        return not (self._limits.user_cap and item.user_id)
+
+    async def _first_frames(self, place: _Place, feed: RunFeed) -> list[FeedFrame]:
+        loop = asyncio.get_running_loop()
+        item = place.start.item
+        deadline = loop.time() + self._limits.queue_timeout_s
+        while True:
+            frames = await feed.next(min(QUEUE_CHECK_S, max(0.0, deadline - loop.time())))
+            if frames or feed.ended or feed.started is not None:
+                return frames
+            if loop.time() >= deadline:
+                if await self._withdraw(item, place.seq, "queue timeout"):
+                    raise Backpressure("queue timeout")
+                deadline += QUEUE_CHECK_S
+            elif not await self._in_good_hands(place):
+                await self._post(place)
+
+    async def _in_good_hands(self, place: _Place) -> bool:
+        if place.seq:
+            return await self._services.store.starts.holds(place.seq)
+        return self._worker.owns(place.start.item.run)
+
+    async def _queue(self, place: _Place) -> None:
+        try:
+            if self._is_full():
+                raise Backpressure("queue full")
+            self._queued.add(place.start.item.run)
+            await self._post(place)
+        except (Backpressure, UserQuotaExhausted):
+            self._queued.discard(place.start.item.run)
+            if place.sealed:
+                await self._services.store.seals.delete(place.start.item.run)
             raise
 
-    async def _post(self, item: StartItem, data: bytes, *, attempt: int = 0) -> int:
+    def _is_full(self) -> bool:
+        """Whether as many starts wait here as may; the queue's own bound holds for a cluster.
+
+        (That one counts items, and runs that were claimed without the queue are none.)
+        """
+        if not self._alone():
+            return False
+        bound = self._limits.queue_depth + self._worker.free
+        return len(self._queued) >= bound and self.waiting >= bound
+
+    async def _post(self, place: _Place) -> None:
+        """Put the start on the queue, or on it once more."""
+        item, attempt = place.start.item, place.posts
+        if not place.data:
+            place.data, large = await pack(place.start, self._services.store.seals)
+            place.sealed = place.sealed or large
         starts = self._services.store.starts
         loop = asyncio.get_running_loop()
         begun = loop.time()
         for tried in range(POST_ATTEMPTS):
             try:
-                return await starts.post(item.tenant, item.user_id, item.run, data, attempt=attempt)
+                place.seq = await starts.post(
+                    item.tenant, item.user_id, item.run, place.data, attempt=attempt
+                )
             except UserCapReached:
                 if attempt:
                     raise Backpressure("queue timeout") from None
-                raise UserQuotaExhausted(item.user_id, self._user_cap) from None
+                raise UserQuotaExhausted(item.user_id, self._limits.user_cap) from None
             except QueueFull:
                 raise Backpressure("queue full") from None
             except OutcomeUnknown:
                 if tried == POST_ATTEMPTS - 1 or loop.time() - begun > POST_PATIENCE_S:
                     self._later(self._withdraw_quietly(item, 0, "log unavailable"))
                     raise
+            else:
+                place.posts += 1
+                return
         raise AssertionError("unreachable")
 
     async def _withdraw(self, item: StartItem, seq: int, reason: str) -> bool:
@@ -143,3 +216,9 @@ class Promises:
         task = asyncio.create_task(work)
         self._background.add(task)
         task.add_done_callback(self._background.discard)
+
+
+def _give_up(feed: RunFeed, cause: LogError) -> None:
+    """A claim that failed is queued in a moment; a full log is told to the client at once."""
+    if isinstance(cause, LogFull):
+        feed.fail(cause)

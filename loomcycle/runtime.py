@@ -36,6 +36,7 @@ from loomcycle.lookups import Lookups
 from loomcycle.masking import Redaction
 from loomcycle.memory.seeding import apply_seeds, read_seeds
 from loomcycle.memory.store import RowStore
+from loomcycle.promises import Limits
 from loomcycle.providers.registry import Registry, build_providers
 from loomcycle.readers import Readers
 from loomcycle.redaction import Redactor
@@ -182,8 +183,12 @@ async def _open(loaded: LoadedConfig, process: str, stack: AsyncExitStack) -> Ru
         definitions,
         lookups,
         cluster,
-        queue_timeout_s=concurrency.queue_timeout_ms / 1000,
-        user_cap=_user_cap(loaded),
+        worker,
+        Limits(
+            queue_timeout_s=concurrency.queue_timeout_ms / 1000,
+            queue_depth=concurrency.max_queue_depth,
+            user_cap=_user_cap(loaded),
+        ),
     )
     stack.push_async_callback(commands.close)
     stack.push_async_callback(readers.close)

@@ -1,4 +1,4 @@
-"""What waits on the start queue: a validated request, ready to become a first commit.
+"""A validated request, ready to become a first commit, and its form on the start queue.
 
 A start item holds no credential (they are sealed under the run's id) and becomes a promise only
 when a worker has committed it (kernel.md section 4).
@@ -6,8 +6,11 @@ when a worker has committed it (kernel.md section 4).
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import msgspec
 from msgspec import Raw, Struct
+from msgspec.structs import replace
 
 from events.log import Seals
 from events.vocabulary import Event, RunStarted, SystemPrompt, UserInput
@@ -23,7 +26,8 @@ class StartItem(Struct, frozen=True, omit_defaults=True, kw_only=True):
 
     ``gateway`` is the process whose client waits. ``session_after`` is the sequence at which
     the session's subject must end for this run to be admitted (0: the run opens its session).
-    ``claims_handle``: the caller chose the agent id, it must be free.
+    ``claims_handle``: the caller chose the agent id, it must be free. ``events`` is filled on
+    the queue only.
     """
 
     run: str
@@ -32,13 +36,20 @@ class StartItem(Struct, frozen=True, omit_defaults=True, kw_only=True):
     agent_id: str
     gateway: str
     not_after_ns: int
-    events: list[Raw]
+    events: list[Raw] = []
     user_id: str = ""
     reader: str = "cancel"
     opens_session: bool = True
     session_after: int = 0
     claims_handle: bool = False
     max_queue_wait_ns: int = 0
+
+
+class Start(NamedTuple):
+    """A start and the events that its first commit begins with (``RunStarted`` first)."""
+
+    item: StartItem
+    opening: list[Event]
 
 
 class _Sealed(Struct, frozen=True, tag_field="kind", tag="sealed"):
@@ -52,24 +63,26 @@ _SEALED = b'{"kind":"sealed"'
 _opening = msgspec.json.Decoder(RunStarted | UserInput | SystemPrompt).decode
 
 
-def is_large(events: list[Raw]) -> bool:
-    """Whether a start with these opening events is kept beside the queue."""
-    return sum(len(bytes(event)) for event in events) > INLINE_LIMIT
+async def pack(start: Start, seals: Seals) -> tuple[bytes, bool]:
+    """Bytes for the queue, and whether a seal holds the start: it does when it is large.
 
-
-async def pack(item: StartItem, seals: Seals) -> bytes:
-    """Bytes for the queue; a large item is sealed under its run, for nothing of it is masked yet.
-
-    The seal goes with the run's others: :data:`START` must be named in ``RunStarted.sealed``.
+    (Nothing of it is masked yet.) The seal goes with the run's others.
     """
-    data = _encode(item)
-    if not is_large(item.events):
-        return data
+    item, opening = start
+    events = [Raw(_encode(event)) for event in opening]
+    large = sum(len(bytes(event)) for event in events) > INLINE_LIMIT
+    if large:
+        facts = opening[0]
+        assert isinstance(facts, RunStarted)
+        events[0] = Raw(_encode(replace(facts, sealed=(*facts.sealed, START))))
+    data = _encode(replace(item, events=events))
+    if not large:
+        return data, False
     await seals.put(item.run, START, data)
-    return _encode(_Sealed(item.run))
+    return _encode(_Sealed(item.run)), True
 
 
-async def unpack(data: bytes, seals: Seals) -> StartItem:
+async def unpack(data: bytes, seals: Seals) -> Start:
     """Inverse of :func:`pack`. Raises KeyError when the seal is gone: the start was taken back."""
     if data.startswith(_SEALED):
         run_id = _decode_sealed(data).run
@@ -77,9 +90,5 @@ async def unpack(data: bytes, seals: Seals) -> StartItem:
         if sealed is None:
             raise KeyError(f"start of {run_id}")
         data = sealed
-    return _decode(data)
-
-
-def opening_events(item: StartItem) -> list[Event]:
-    """The events that the first commit begins with."""
-    return [_opening(raw) for raw in item.events]
+    item = _decode(data)
+    return Start(item, [_opening(raw) for raw in item.events])

@@ -12,7 +12,7 @@ from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from events.commit import BrokenChain, CommitHeader, FutureEvent, JournalError
 from events.inbox import CancelMessage
@@ -27,7 +27,7 @@ from loomcycle.journal import Fenced, RunJournal
 from loomcycle.loading import load, session_history
 from loomcycle.masking import RunMasker, decode_credentials
 from loomcycle.services import Services
-from loomcycle.starts import StartItem, opening_events, unpack
+from loomcycle.starts import Start, StartItem, unpack
 from loomcycle.wakes import Wake, read_wake, wake_data
 from replay.state import Phase, State
 
@@ -53,6 +53,31 @@ class _Held:
     activation: Activation
     delivery: Delivery
     since: float
+
+
+class Claim:
+    """A start that came without the queue, where a worker expects an item of one."""
+
+    __slots__ = ("failed", "start")
+
+    seq, deliveries, data = 0, 1, b""
+
+    def __init__(self, start: Start, failed: Callable[[LogError], None]) -> None:
+        self.start, self.failed = start, failed
+
+    @property
+    def subject(self) -> str:
+        return self.start.item.run
+
+    def ack(self) -> None: ...
+
+    def nak(self, delay_s: float = 0.0) -> None:
+        """Its gateway misses the first commit, and queues the start."""
+
+    def working(self) -> None: ...
+
+
+D = TypeVar("D", bound=Delivery)
 
 
 class Worker:
@@ -87,6 +112,11 @@ class Worker:
     def active(self) -> int:
         """Runs being advanced here now."""
         return self._busy
+
+    @property
+    def free(self) -> int:
+        """Slots in which nothing runs."""
+        return max(0, self._slots - self._busy)
 
     def owns(self, run_id: str) -> bool:
         return run_id in self._held or run_id in self._waiting
@@ -138,19 +168,22 @@ class Worker:
             while self._busy >= self._slots:
                 self._free.clear()
                 await self._free.wait()
-            self._busy += 1
+            self._take(handle, delivery)
             self._allow()
-            task = asyncio.create_task(self._guarded(handle, delivery))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
 
-    async def _guarded(
-        self, handle: Callable[[Delivery], Coroutine[Any, Any, None]], delivery: Delivery
-    ) -> None:
+    def _take(self, handle: Callable[[D], Coroutine[Any, Any, None]], delivery: D) -> None:
+        self._busy += 1
+        task = asyncio.create_task(self._guarded(handle, delivery))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _guarded(self, handle: Callable[[D], Coroutine[Any, Any, None]], delivery: D) -> None:
         try:
             await handle(delivery)
         except (LogError, KeyError) as cause:
             log.warning("item %s put back: %s", delivery.subject, cause)
+            if isinstance(delivery, Claim) and isinstance(cause, LogError):
+                delivery.failed(cause)
             delivery.nak(1.0)
         except FutureEvent as cause:
             log.warning("left to newer replicas: %s", cause)
@@ -172,13 +205,32 @@ class Worker:
             if source is not None:
                 source.allow(free)
 
+    def claim(self, start: Start, failed: Callable[[LogError], None]) -> bool:
+        """Begin ``start`` here and now, without the queue; False when this process is busy.
+
+        Only while a good part of the slots is free: then nobody's start waits in the queue that
+        could be overtaken. ``failed`` is told when no first commit could be made; the start is
+        then no run yet, and may be queued (kernel.md section 4).
+        """
+        if self._stopping or self._starts is None or self._busy * 4 >= self._slots * 3:
+            self._allow()
+            return False
+        self._take(self._begin_claimed, Claim(start, failed))
+        return True
+
+    async def _begin_claimed(self, claim: Claim) -> None:
+        await self._begin(claim.start, claim)
+
     async def _start(self, delivery: Delivery) -> None:
-        services = self._services
         try:
-            item = await unpack(delivery.data, services.store.seals)
+            start = await unpack(delivery.data, self._services.store.seals)
         except KeyError:
             delivery.ack()  # its seal went with the run's end
             return
+        await self._begin(start, delivery)
+
+    async def _begin(self, start: Start, delivery: Delivery) -> None:
+        services, item = self._services, start.item
         if item.run in self._waiting or item.run in self._held:
             delivery.nak(BUSY_ELSEWHERE_S)
             return
@@ -189,7 +241,7 @@ class Worker:
             if services.now_ns() > item.not_after_ns:
                 delivery.ack()
                 return
-            journal = await self._open(item)
+            journal = await self._open(start)
             if journal is None:
                 delivery.ack()
                 return
@@ -211,10 +263,10 @@ class Worker:
             return True
         return False
 
-    async def _open(self, item: StartItem) -> RunJournal | None:
+    async def _open(self, start: Start) -> RunJournal | None:
         """Make the first commit: from here on the run is a promise. None: it was refused."""
         services = self._services
-        events = opening_events(item)
+        item, events = start
         facts = events[0]
         assert isinstance(facts, RunStarted)
         history = []

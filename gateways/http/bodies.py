@@ -74,7 +74,7 @@ class JsonBody(Generic[T]):
         that cannot be null. Raises Refusal with the path of a wrong field."""
         try:
             return self._decoder.decode(_utf8(data))
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as cause:
+        except (msgspec.DecodeError, RecursionError) as cause:
             return self._decode_leniently(data, cause)
 
     def _decode_leniently(self, data: bytes, cause: Exception) -> T:
@@ -91,14 +91,14 @@ class JsonBody(Generic[T]):
             return self._decoder.decode(without_nulls(value, self._kind))
         except RecursionError:
             raise Refusal(400, "bad json: nested too deeply") from None
-        except (msgspec.DecodeError, UnicodeDecodeError) as final:
+        except msgspec.DecodeError as final:
             raise Refusal(400, f"bad json: {final}") from None
 
 
 def first_value(data: bytes) -> bytes:
     """The first JSON value of ``data``, halves of surrogate pairs replaced.
 
-    Raises msgspec.DecodeError, UnicodeDecodeError, RecursionError.
+    Raises msgspec.DecodeError, RecursionError.
     """
     data = _ESCAPE.sub(_whole, _utf8(data))
     try:
@@ -112,9 +112,13 @@ def first_value(data: bytes) -> bytes:
 
 
 def _utf8(data: bytes) -> bytes:
-    """Checks also what msgspec passes through undecoded. Raises UnicodeDecodeError."""
+    """Checks also what msgspec passes through undecoded. Raises msgspec.DecodeError."""
     if not data.isascii():
-        data.decode()
+        try:
+            data.decode()
+        except UnicodeDecodeError as cause:
+            text = f"JSON is malformed: invalid UTF-8 (byte {cause.start})"
+            raise msgspec.DecodeError(text) from None
     return data
 
 

@@ -7,10 +7,12 @@ however slowly it trickles, and be at most ``HEADER_LIMIT`` bytes (http-runs.md 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from gateways.http.clients import CONNECTION
 from gateways.http.cork import CorkedTransport
 from gateways.http.sse import HANG_UP
 
@@ -29,6 +31,8 @@ _TOO_LARGE = (
 class HeaderDeadlineProtocol(HttpToolsProtocol):
     """The deadline stands while a head is expected or incomplete, and only then."""
 
+    on_lost: Callable[[], None] | None = None
+    lost = False
     _deadline: asyncio.TimerHandle | None = None
     _head_bytes = 0
 
@@ -39,6 +43,9 @@ class HeaderDeadlineProtocol(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._head_complete()
         super().connection_lost(exc)
+        self.lost = True
+        if self.on_lost is not None:
+            self.on_lost()
 
     def data_received(self, data: bytes) -> None:
         if self._deadline is None and (self.cycle is None or self.cycle.response_complete):
@@ -53,7 +60,7 @@ class HeaderDeadlineProtocol(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         super().on_message_begin()
         scope: dict[str, Any] = self.scope  # type: ignore[assignment]
-        scope["extensions"] = {HANG_UP: self.transport}
+        scope["extensions"] = {HANG_UP: self.transport, CONNECTION: self}
         if self._deadline is None:
             self._expect_head()
 

@@ -19,6 +19,7 @@ from events.embedded import EmbeddedServer, EmbeddedServerError
 from events.log import EventStore, LogError
 from events.nats_store import connect
 from events.seals import KEY_BYTES
+from loomcycle.auth import OPEN
 from loomcycle.cli.errors import BadInvocation, CommandFailed
 from loomcycle.config.loaded import LoadedConfig
 from loomcycle.loading import opening
@@ -90,8 +91,22 @@ def journal_filter(store: EventStore, run_id: str) -> str:
     return ".".join(tokens)
 
 
-async def tenant_of(store: EventStore, run_id: str) -> str:
-    """The tenant a run belongs to. Raises BadInvocation for an unknown run."""
+def tenants_named(tenant: str) -> tuple[str, ...]:
+    """Where the log may hold the runs of what an operator calls ``tenant``.
+
+    A server without tokens calls the tenant of its callers ``default``, as one with a token does,
+    but stores their runs under the tenant they give, "" as a rule (auth.md section 11).
+    """
+    return (OPEN.tenant, "") if tenant == OPEN.tenant else (tenant,)
+
+
+async def tenant_of(store: EventStore, run_id: str, named: str | None = None) -> str:
+    """The tenant a run belongs to, among those ``named`` if given. Raises BadInvocation."""
+    if named is not None:
+        for tenant in tenants_named(named):
+            if await store.log.last(store.subjects.journal(tenant, run_id)) is not None:
+                return tenant
+        raise BadInvocation(f'tenant "{named}" has no run "{run_id}"')
     found = await store.log.read(journal_filter(store, run_id), limit=1)
     if not found:
         raise BadInvocation(f'the log holds no run "{run_id}"')

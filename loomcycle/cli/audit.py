@@ -26,7 +26,7 @@ F = TypeVar("F", bound=Callable[..., Any])
     examples=[
         "loomcycle log run r_0123456789abcdef",
         "loomcycle log session s_0123456789abcdef --json",
-        'loomcycle log tenant "" --follow',
+        "loomcycle log tenant default --follow",
     ],
 )
 def log() -> None:
@@ -63,11 +63,13 @@ def log_session(session_id: str, configs: tuple[Path, ...], follow: bool, as_jso
     _perform(show_session(_load(configs), session_id, follow=follow, as_json=as_json), follow)
 
 
-@log.command("tenant", examples=["loomcycle log tenant acme --json", 'loomcycle log tenant ""'])
+@log.command(
+    "tenant", examples=["loomcycle log tenant acme --json", "loomcycle log tenant default"]
+)
 @click.argument("tenant", metavar="TENANT")
 @_options
 def log_tenant(tenant: str, configs: tuple[Path, ...], follow: bool, as_json: bool) -> None:
-    """The journals of all runs of a tenant by time ("" is the tenant of an open server)."""
+    """The journals of all runs of a tenant by time ("default": also runs that name none)."""
     from loomcycle.cli.journals import show_tenant
 
     _perform(show_tenant(_load(configs), tenant, follow=follow, as_json=as_json), follow)

@@ -17,7 +17,8 @@ import msgspec
 from events.commit import Chain
 from events.ids import first_run_of
 from events.log import EventStore, Message
-from loomcycle.cli.access import open_log, tenant_of
+from events.subjects import encode, name_or_hash
+from loomcycle.cli.access import open_log, tenant_of, tenants_named
 from loomcycle.cli.errors import BadInvocation
 from loomcycle.cli.event_lines import as_json_line, as_text_line
 from loomcycle.config.loaded import LoadedConfig
@@ -28,6 +29,9 @@ Wanted = Callable[[Message], bool]
 
 TERMINAL = "run.finished"
 
+TENANTS_SHOWN = 10
+"""So many are named where the one asked for has no runs."""
+
 
 async def show_run(
     loaded: LoadedConfig, run_id: str, tenant: str | None, *, follow: bool, as_json: bool
@@ -35,12 +39,10 @@ async def show_run(
     """Print one journal; following ends with the run. Raises BadInvocation, JournalError."""
     async with open_log(loaded) as access:
         store = access.store
-        known = await tenant_of(store, run_id) if tenant is None else tenant
+        known = await tenant_of(store, run_id, tenant)
         subject = store.subjects.journal(known, run_id)
         printer = Printer(store, as_json=as_json, with_run=False)
         stored = await store.log.read(subject)
-        if not stored:
-            raise BadInvocation(f'tenant "{known}" has no run "{run_id}"')
         for message in stored:
             await printer.show(message)
         if not follow or run_id in printer.finished:
@@ -87,21 +89,40 @@ async def show_session(
 
 
 async def show_tenant(loaded: LoadedConfig, tenant: str, *, follow: bool, as_json: bool) -> None:
-    """Print the journals of a tenant's runs, ordered by time. Raises JournalError."""
+    """Print the journals of a tenant's runs, ordered by time. Raises JournalError.
+
+    Where there are none it says so, and whose runs there are.
+    """
     async with open_log(loaded) as access:
         store = access.store
         sources = [s for s in sources_of(store.subjects) if s.kind == "runs"]
+        meant = {name_or_hash(encode(name)) for name in tenants_named(tenant)}
+        found: set[str] = set()
 
         def wanted(message: Message) -> bool:
             place = store.subjects.parse(message.subject)
-            return place.kind == "journal" and place.tenant == tenant
+            if place.kind != "journal":
+                return False
+            found.add(place.tenant)
+            return place.tenant in meant
 
         ends = await asyncio.gather(*(source.last_stored(store.log) for source in sources))
         printer = Printer(store, as_json=as_json, with_run=True)
         await printer.show_all(_stored(store, sources, ends, wanted))
+        if found.isdisjoint(meant):
+            click.echo(_nothing_of(tenant, found), err=True)
         if follow:
             after = {s.stream: end for s, end in zip(sources, ends, strict=True)}
             await printer.show_all(_live(store, sources, after, wanted))
+
+
+def _nothing_of(tenant: str, others: set[str]) -> str:
+    text = f'loomcycle: the log holds no run of tenant "{tenant}"'
+    if not others:
+        return f"{text}, nor of any other"
+    shown = [f'"{name}"' for name in sorted(others)[:TENANTS_SHOWN]]
+    rest = len(others) - len(shown)
+    return f"{text}, but of {', '.join(shown)}" + (f" and {rest} more" if rest else "")
 
 
 class Printer:

@@ -30,7 +30,7 @@ async def prove_one(loaded: LoadedConfig, run_id: str, tenant: str | None) -> bo
     """Prove one run and print the verdict. Raises BadInvocation for an unknown run."""
     async with open_log(loaded) as access:
         store = access.store
-        known = await tenant_of(store, run_id) if tenant is None else tenant
+        known = await tenant_of(store, run_id, tenant)
         with Bar(f"replaying {run_id}") as bar:
             report = await prove(store, Plans(store), known, run_id, bar)
         click.echo(verdict(report))

@@ -11,7 +11,6 @@ from typing import Literal
 
 import msgspec
 from msgspec import UNSET, Raw, Struct
-from msgspec.structs import replace
 
 from events.commit import decode
 from events.ids import agent_id_of, first_run_of, next_run_of
@@ -46,10 +45,10 @@ from loomcycle.errors import (
 )
 from loomcycle.feed import FeedFrame, RunFeed
 from loomcycle.lookups import Lookups
-from loomcycle.promises import Promises
+from loomcycle.promises import Limits, Promises
 from loomcycle.services import Services
-from loomcycle.starts import START, StartItem, is_large
-from loomcycle.worker import CREDENTIALS
+from loomcycle.starts import Start, StartItem
+from loomcycle.worker import CREDENTIALS, Worker
 from replay.machine import HANDLE_TAKEN, MACHINE_VERSION
 
 _encode = msgspec.json.Encoder().encode
@@ -82,7 +81,7 @@ class SessionPlace(Struct, frozen=True, kw_only=True):
 
 
 class RunCommands:
-    """``queue_timeout_s`` and ``user_cap`` are those of the configuration."""
+    """``worker`` is this process' own."""
 
     def __init__(
         self,
@@ -90,16 +89,15 @@ class RunCommands:
         definitions: Definitions,
         lookups: Lookups,
         cluster: Cluster,
-        *,
-        queue_timeout_s: float,
-        user_cap: int,
+        worker: Worker,
+        limits: Limits,
     ) -> None:
         self._services = services
         self._definitions = definitions
         self._lookups = lookups
         self._cluster = cluster
-        self._queue_timeout_s = queue_timeout_s
-        self._promises = Promises(services, queue_timeout_s=queue_timeout_s, user_cap=user_cap)
+        self._queue_timeout_s = limits.queue_timeout_s
+        self._promises = Promises(services, worker, limits, cluster.alone)
 
     async def start(
         self, request: RunRequest, principal: Principal, *, origin: str = "http"
@@ -163,6 +161,11 @@ class RunCommands:
             continues=True,
             origin=origin,
         )
+
+    @property
+    def waiting(self) -> int:
+        """Accepted requests of this process that wait for a slot."""
+        return self._promises.waiting
 
     async def close(self) -> None:
         """Let withdrawals under way finish (bounded)."""
@@ -269,10 +272,6 @@ class RunCommands:
         opening: list[Event] = [started, UserInput(payload=request.input())]
         if system_prompt:
             opening.append(SystemPrompt(payload=SystemPromptBody(system_prompt=system_prompt)))
-        encoded = [Raw(_encode(event)) for event in opening]
-        if is_large(encoded):
-            started = replace(started, sealed=(*started.sealed, START))
-            encoded[0] = Raw(_encode(started))
         item = StartItem(
             run=run_id,
             session=session_id,
@@ -280,7 +279,6 @@ class RunCommands:
             agent_id=agent_id,
             gateway=services.process,
             not_after_ns=now + int(self._queue_timeout_s * 1e9),
-            events=encoded,
             user_id=user_id,
             reader=reader,
             opens_session=place is None,
@@ -300,9 +298,7 @@ class RunCommands:
             if secrets:
                 await self._promises.seal(item, secrets)
             await feed.open(fresh=True)
-            first = await self._promises.obtain(
-                item, feed, sealed=bool(secrets) or is_large(encoded)
-            )
+            first = await self._promises.obtain(Start(item, opening), feed, sealed=bool(secrets))
         except LogError as cause:
             feed.close()
             raise LogAway(f"the log cannot take the run now: {cause}") from None

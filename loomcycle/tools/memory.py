@@ -1,8 +1,8 @@
 """Memory: rows of JSON that outlive a run. Specification: memory.md sections 2 to 4 and 13.
 
-This module decodes, checks who may do what, and words the answers; what a write does to the rows
-stands in ``loomcycle/memory/writes.py``. Vectors, the memory layer, SQL and path names are
-refused in the words of a deployment that has none of them.
+This module checks who may do what and words the answers; its input is declared in
+``memory_input.py``, what a write does to the rows in ``loomcycle/memory/writes.py``. Vectors, the
+memory layer, SQL and path names are refused in the words of a deployment without them.
 """
 
 from __future__ import annotations
@@ -10,18 +10,18 @@ from __future__ import annotations
 import uuid
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
-from typing import Annotated, Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
-from msgspec import UNSET, Meta, Raw, Struct, UnsetType
+from msgspec import UNSET, Raw, Struct
 
 from loomcycle.memory import writes
 from loomcycle.memory.errors import MemoryRefused, MemoryUnavailable
 from loomcycle.memory.rows import Address
 from loomcycle.memory.store import RowStore
-from loomcycle.memory.values import INT64_MAX, INT64_MIN
 from loomcycle.memory.writes import Decide, Limits, Write
 from loomcycle.tools.base import CallContext, Repeat, ToolOutput
+from loomcycle.tools.memory_input import OPERATIONS, SQL_OPERATIONS, MemoryInput, input_schema
 from loomcycle.tools.policy import side_effect_class
 
 DEFAULT_MAX_VALUE_BYTES = 65_536
@@ -29,81 +29,12 @@ DEFAULT_MAX_SCOPE_BYTES = 1_048_576
 DEFAULT_LIST_LIMIT = 100
 MAX_LIST_LIMIT = 1000
 
-OPERATIONS = (
-    "get",
-    "set",
-    "delete",
-    "list",
-    "incr",
-    "search",
-    "merge",
-    "append_dedupe",
-    "bounded_list",
-    "add",
-    "recall",
-    "sql_query",
-    "sql_exec",
-    "sql_begin",
-    "sql_commit",
-    "sql_rollback",
-)
-_SQL_OPERATIONS = frozenset(op for op in OPERATIONS if op.startswith("sql_"))
-_SCOPES = ("agent", "user", "run")
-
 NO_VECTORS = (
     "vector index not configured: this deployment keeps no embeddings (no embedder configured"
     " either); write without embed and read with get or list"
 )
 NO_MEMORY_LAYER = "add/recall require a memory-layer backend; this agent's backend has none"
 NO_NAMES = "path names are not available in this deployment; address the row by key"
-
-Int64 = Annotated[int, Meta(ge=INT64_MIN, le=INT64_MAX)]
-
-
-class Rank(Struct):
-    semantic_weight: float | None = None
-    recency_weight: float | None = None
-    recency_half_life_hours: float | None = None
-    source_weight: float | None = None
-    frequency_weight: float | None = None
-
-
-class Dedup(Struct):
-    enabled: bool | None = None
-    threshold: float | None = None
-    mode: str | None = None
-
-
-class ChatMessage(Struct):
-    role: str | None = None
-    content: str | None = None
-
-
-class MemoryInput(Struct):
-    """The input of every operation; each reads the fields it needs. ``ttl`` is in seconds."""
-
-    op: str | None = None
-    scope: str | None = None
-    key: str | None = None
-    path: str | None = None
-    value: Raw | UnsetType = UNSET
-    delta: Int64 | None = None
-    ttl: Int64 | None = None
-    prefix: str | None = None
-    limit: Int64 | None = None
-    embed: bool | None = None
-    embed_text: str | None = None
-    query: str | None = None
-    top_k: Int64 | None = None
-    rank: Rank | None = None
-    dedup: Dedup | None = None
-    messages: list[ChatMessage] | None = None
-    infer: bool | None = None
-    metadata: dict[str, str] | None = None
-    threshold: float | None = None
-    statement: str | None = None
-    args: list[Any] | None = None
-    timeout_ms: Int64 | None = None
 
 
 class _Entry(Struct):
@@ -139,7 +70,7 @@ class Memory:
         self._store = store
         self._max_value_bytes = max_value_bytes
         self._max_scope_bytes = max_scope_bytes
-        self.input_schema = _input_schema()
+        self.input_schema = input_schema()
 
     async def call(self, input_json: bytes, context: CallContext) -> ToolOutput:
         if self._store is None:
@@ -160,7 +91,7 @@ class Memory:
 
     async def _perform(self, store: RowStore, request: MemoryInput, context: CallContext) -> bytes:
         op = request.op or ""
-        if op in _SQL_OPERATIONS:
+        if op in SQL_OPERATIONS:
             raise _sql_refusal(request.scope or "", context)
         address = _address(request.scope or "", context)
         if not op:
@@ -356,56 +287,3 @@ def _no_vectors() -> MemoryRefused:
 
 def _error(text: str) -> ToolOutput:
     return ToolOutput(text, is_error=True)
-
-
-def _input_schema() -> bytes:
-    text, integer, number, boolean = (
-        {"type": kind} for kind in ("string", "integer", "number", "boolean")
-    )
-    rank = dict.fromkeys(Rank.__struct_fields__, number)
-    message = {
-        "type": "object",
-        "properties": {
-            "role": {"type": "string", "enum": ["user", "assistant", "system"]},
-            "content": text,
-        },
-        "required": ["role", "content"],
-    }
-    dedup = {
-        "enabled": boolean,
-        "threshold": number,
-        "mode": {"type": "string", "enum": ["drop", "merge", "keep"]},
-    }
-    return _encode(
-        {
-            "type": "object",
-            "properties": {
-                "op": {"type": "string", "enum": OPERATIONS},
-                "scope": {"type": "string", "enum": _SCOPES},
-                "key": text,
-                "value": {"description": "Any JSON value."},
-                "delta": {"type": "integer", "description": "incr: what to add; default 1."},
-                "ttl": {"type": "integer", "description": "Seconds until the row expires."},
-                "prefix": text,
-                "limit": {
-                    "type": "integer",
-                    "description": "list: 1 to 1000, default 100. bounded_list: 1 to 10000.",
-                },
-                "embed": boolean,
-                "embed_text": text,
-                "query": text,
-                "top_k": integer,
-                "rank": {"type": "object", "properties": rank},
-                "dedup": {"type": "object", "properties": dedup},
-                "messages": {"type": "array", "items": message},
-                "infer": boolean,
-                "metadata": {"type": "object", "additionalProperties": text},
-                "threshold": number,
-                "statement": text,
-                "args": {"type": "array"},
-                "timeout_ms": integer,
-            },
-            "required": ["op", "scope"],
-            "additionalProperties": False,
-        }
-    )

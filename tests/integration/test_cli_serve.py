@@ -309,13 +309,20 @@ def test_the_log_is_read_proven_and_folded(place: Place, beside: bool) -> None:
     assert lines[-1].split()[3:] == ["run.finished", "status=completed", "stop_reason=end_turn"]
     assert [int(line.split()[2]) for line in lines] == list(range(1, len(lines) + 1))
 
-    tenant = place.call("log", "tenant", "", "--json")
+    tenant = place.call("log", "tenant", "default", "--json")
+    assert tenant.stderr == ""
+    assert place.call("log", "tenant", "", "--json").stdout == tenant.stdout
+    named = place.call("log", "run", run_id, "--tenant", "default")
+    assert named.stdout == log.stdout
+    nobody = place.call("log", "tenant", "acme")
+    assert (nobody.returncode, nobody.stdout) == (0, "")
+    assert nobody.stderr == 'loomcycle: the log holds no run of tenant "acme", but of ""\n'
     events = [json.loads(line) for line in tenant.stdout.splitlines()]
     assert len({e["run"] for e in events}) == 2
     assert [e["time"] for e in events] == sorted(e["time"] for e in events)
     assert {e["body"]["type"] for e in events if e["n"] == 1} == {"run.started"}
 
-    one = place.call("replay", "verify", run_id)
+    one = place.call("replay", "verify", run_id, "--tenant", "default")
     assert one.returncode == 0, one.stderr
     assert re.fullmatch(rf"{run_id}: proven: \d+ commits, .* equal\n", one.stdout)
     everything = place.call("replay", "verify", "--all")

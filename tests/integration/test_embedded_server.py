@@ -16,9 +16,10 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from events.embedded import EmbeddedServer, Guard, binary
+from events.embedded import EmbeddedServer, binary
 from events.log import EventStore, LogUnavailable
 from events.nats_store import connect
+from events.server_process import Guard
 
 pytestmark = pytest.mark.integration
 

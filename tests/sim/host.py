@@ -33,6 +33,7 @@ from loomcycle.errors import CommandError, LogAway
 from loomcycle.feed import FeedFrame, Position, RunFeed
 from loomcycle.live import LiveRuns
 from loomcycle.loading import Plans
+from loomcycle.promises import Limits
 from loomcycle.providers.registry import Registry
 from loomcycle.readers import Readers
 from loomcycle.services import Services
@@ -253,8 +254,10 @@ class Host:
             Definitions(CONFIG, providers, tools, plans, read_body=str),
             cast(Any, self.lookups),
             self.cluster,
-            queue_timeout_s=world.queue_timeout_s,
-            user_cap=0,
+            self.worker,
+            Limits(
+                queue_timeout_s=world.queue_timeout_s, queue_depth=1024, user_cap=world.user_cap
+            ),
         )
         self.cluster.changed = lambda members: sweeper.hurry()
         while True:

@@ -62,6 +62,8 @@ class World:
 
     def __init__(self, seed: int, loop: SimLoop) -> None:
         self.seed, self.loop, self.rng = seed, loop, loop.rng
+        self.user_cap = 1000 if seed % 2 else 0
+        """With a cap, starts of named users go through the queue, however idle their process."""
         self.trace: list[str] = []
         self.violations: list[str] = []
         self.met: set[str] = set()

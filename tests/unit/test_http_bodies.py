@@ -174,6 +174,23 @@ def test_malformed_json_is_a_400_that_says_so(data: bytes) -> None:
     assert refused(data).startswith("bad json: ")
 
 
+@pytest.mark.parametrize(
+    ("data", "at"),
+    [
+        (b'{"title":"\xff"}', 10),
+        (b'{"title":"caf\xe9"}', 13),
+        ('{"title":"ü"}'.encode("latin-1"), 10),
+        (b'{"title":"cut \xe2\x82', 14),
+        (b"\xff\xfe{\x00}\x00", 0),
+        (b'{"free":{"unread":"\xed\xa0\x80"}}', 19),
+    ],
+)
+def test_a_body_that_is_not_utf_8_is_refused_like_other_malformed_json(
+    data: bytes, at: int
+) -> None:
+    assert refused(data) == f"bad json: JSON is malformed: invalid UTF-8 (byte {at})"
+
+
 @settings(max_examples=50)
 @given(st.binary(max_size=200))
 def test_no_bytes_make_decoding_fail_otherwise(data: bytes) -> None:

@@ -12,7 +12,7 @@ from tests.wire.asgi import AsgiClient
 
 
 async def waiting(clients: Clients, client: AsgiClient, entered: asyncio.Event) -> Watch:
-    with clients.watch(client.receive) as watch:
+    with clients.watch(client.scope) as watch:
         entered.set()
         await asyncio.Event().wait()
     return watch
@@ -34,7 +34,7 @@ async def test_a_stop_ends_all_waits_and_refuses_new_ones() -> None:
         await event.wait()
     clients.stop()
     assert [(await task).departed for task in tasks] == [Departure.SERVER] * 3
-    with pytest.raises(ShuttingDown), clients.watch(AsgiClient().receive):
+    with pytest.raises(ShuttingDown), clients.watch(AsgiClient().scope):
         pass
     assert not clients.watched
 
@@ -50,14 +50,14 @@ async def test_a_client_that_leaves_after_the_stop_does_not_count() -> None:
 
 async def test_what_ends_by_itself_saw_nobody_depart() -> None:
     clients = Clients()
-    with clients.watch(AsgiClient(body=[]).receive) as watch:
+    with clients.watch(AsgiClient(body=[]).scope) as watch:
         await asyncio.sleep(0)
     assert watch.departed is None
     assert not clients.watched
 
 
 async def test_errors_inside_pass_through() -> None:
-    with pytest.raises(KeyError), Clients().watch(AsgiClient(body=[]).receive):
+    with pytest.raises(KeyError), Clients().watch(AsgiClient(body=[]).scope):
         raise KeyError
 
 
@@ -83,3 +83,9 @@ async def test_after_a_departure_the_task_can_wait_again() -> None:
     client.leave()
     assert await task == "still here"
     assert task.cancelling() == 0
+
+
+async def test_a_client_that_had_left_before_ends_the_first_wait() -> None:
+    client = AsgiClient(body=[])
+    client.leave()
+    assert (await waiting(Clients(), client, asyncio.Event())).departed is Departure.CLIENT

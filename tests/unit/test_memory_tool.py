@@ -16,7 +16,8 @@ from events.plan import RunPlan
 from loomcycle.memory.store import RowStore
 from loomcycle.redaction import Redactor
 from loomcycle.tools.base import CallContext, Repeat
-from loomcycle.tools.memory import OPERATIONS, Memory, timestamp
+from loomcycle.tools.memory import Memory, timestamp
+from loomcycle.tools.memory_input import OPERATIONS
 
 NOW = 1_777_629_600_123_456_789
 SECOND = 1_000_000_000

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from starlette.types import ASGIApp, Message, Scope
+
+from gateways.http.clients import CONNECTION
 
 
 class AsgiClient:
@@ -33,7 +35,9 @@ class AsgiClient:
             "query_string": query.encode(),
             "headers": [(k.lower().encode(), v.encode()) for k, v in (headers or {}).items()],
             "state": {},
+            "extensions": {CONNECTION: self},
         }
+        self.on_lost: Callable[[], None] | None = None
         pieces = list(body)
         self._pieces = [
             {"type": "http.request", "body": piece, "more_body": n + 1 < len(pieces)}
@@ -61,6 +65,12 @@ class AsgiClient:
 
     def leave(self) -> None:
         self._gone.set()
+        if self.on_lost is not None:
+            self.on_lost()
+
+    @property
+    def lost(self) -> bool:
+        return self._gone.is_set()
 
     def drain(self) -> None:
         self._taken.set()

@@ -147,7 +147,7 @@ class RunStreams:
         """
         stream = EventStream(scope, send, self._keepalive_s)
         run: StartedRun | None = None
-        with self._clients.watch(receive) as watch:
+        with self._clients.watch(scope) as watch:
             run = await start()
             try:
                 await _deliver(stream, opening_frames(run), run.feed)
@@ -168,7 +168,7 @@ class RunStreams:
             await stream.open([])
             await stream.end()
             return
-        with self._clients.watch(receive) as watch:
+        with self._clients.watch(scope) as watch:
             async with feed:
                 await _deliver(stream, [first], feed)
         if watch.departed is not Departure.CLIENT:

@@ -122,15 +122,14 @@ class System:
         """``GET /v1/_concurrency/stats``: runs here, starts that wait, and runs by user."""
         runtime = self._runtime
         stats = await runtime.store.starts.stats()
-        active = runtime.worker.active
         per_user: dict[str, int] = {}
         for (_, user_id), count in stats.per_user.items():
             if user_id and count:
                 per_user[user_id] = per_user.get(user_id, 0) + count
         return JsonReply(
             ConcurrencyStats(
-                active=active,
-                queued=max(0, stats.total - active),
+                active=runtime.worker.active,
+                queued=runtime.commands.waiting,
                 per_user=per_user if per_user and self._cap() else None,
             )
         )
