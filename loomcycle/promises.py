@@ -21,9 +21,10 @@ from loomcycle.commands.cancel import cancel_run
 from loomcycle.errors import Backpressure, UserQuotaExhausted
 from loomcycle.feed import FeedFrame, RunFeed
 from loomcycle.journal import withdraw
+from loomcycle.ownership import CREDENTIALS
 from loomcycle.services import Services
 from loomcycle.starts import Start, StartItem, pack
-from loomcycle.worker import CREDENTIALS, Worker
+from loomcycle.worker import Worker
 
 log = logging.getLogger("loomcycle.commands")
 

@@ -11,6 +11,7 @@ import gc
 import logging
 import os
 import signal
+import sys
 import threading
 from collections.abc import Awaitable, Callable
 from importlib.metadata import entry_points
@@ -29,6 +30,9 @@ from loomcycle.tether import Tether
 GATEWAYS = "loomcycle.gateways"
 STOP_LIMIT_S = 9.5
 """After a signal; then the process ends whatever it is doing."""
+
+SWITCH_S = 0.001
+"""How long the projector's thread may keep the interpreter while a client waits."""
 
 boot = logging.getLogger(BOOT)
 
@@ -70,6 +74,7 @@ def run_replica(loaded: LoadedConfig, address: Address, *, tether: int = -1) -> 
 
     ``tether``: descriptor of the supervisor's socket, -1 without a supervisor.
     """
+    sys.setswitchinterval(SWITCH_S)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         try:
             runner.run(_Replica(loaded, address, Tether(tether) if tether >= 0 else None).serve())

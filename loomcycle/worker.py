@@ -8,33 +8,27 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, TypeVar
 
-from events.commit import BrokenChain, CommitHeader, FutureEvent, JournalError
+from events.commit import FutureEvent, JournalError
 from events.inbox import CancelMessage
 from events.inbox import decode as decode_inbox
 from events.log import Delivery, LogError
-from events.vocabulary import Event, RunClaimed, RunFinished, RunStarted, Started
 from loomcycle.activation import Activation, Handover
-from loomcycle.admission import Admission, Refused
+from loomcycle.admission import Admission
+from loomcycle.claims import Claim
 from loomcycle.cluster import Cluster
 from loomcycle.credit import CreditedSource
-from loomcycle.journal import Fenced, RunJournal
-from loomcycle.loading import load, session_history
-from loomcycle.masking import RunMasker, decode_credentials
+from loomcycle.journal import Fenced
+from loomcycle.ownership import Ownership
 from loomcycle.services import Services
 from loomcycle.starts import Start, StartItem, unpack
 from loomcycle.wakes import Wake, read_wake, wake_data
-from replay.state import Phase, State
+from replay.state import Phase
 
 log = logging.getLogger("loomcycle.worker")
-
-CREDENTIALS = "credentials"
-"""Name of the seal that holds a run's bearer and credentials."""
 
 WORKING_EVERY_S = 4.0
 """How often held queue items are reported as worked on (their ack wait is 10 s)."""
@@ -55,28 +49,6 @@ class _Held:
     since: float
 
 
-class Claim:
-    """A start that came without the queue, where a worker expects an item of one."""
-
-    __slots__ = ("failed", "start")
-
-    seq, deliveries, data = 0, 1, b""
-
-    def __init__(self, start: Start, failed: Callable[[LogError], None]) -> None:
-        self.start, self.failed = start, failed
-
-    @property
-    def subject(self) -> str:
-        return self.start.item.run
-
-    def ack(self) -> None: ...
-
-    def nak(self, delay_s: float = 0.0) -> None:
-        """Its gateway misses the first commit, and queues the start."""
-
-    def working(self) -> None: ...
-
-
 D = TypeVar("D", bound=Delivery)
 
 
@@ -94,7 +66,7 @@ class Worker:
     ) -> None:
         self._services = services
         self._cluster = cluster
-        self._admission = admission
+        self._ownership = Ownership(services, cluster, admission)
         self._slots = slots
         self._seen_elsewhere = seen_elsewhere
         self._busy = 0
@@ -241,7 +213,7 @@ class Worker:
             if services.now_ns() > item.not_after_ns:
                 delivery.ack()
                 return
-            journal = await self._open(start)
+            journal = await self._ownership.begin(start)
             if journal is None:
                 delivery.ack()
                 return
@@ -263,56 +235,6 @@ class Worker:
             return True
         return False
 
-    async def _open(self, start: Start) -> RunJournal | None:
-        """Make the first commit: from here on the run is a promise. None: it was refused."""
-        services = self._services
-        item, events = start
-        facts = events[0]
-        assert isinstance(facts, RunStarted)
-        history = []
-        if facts.continues and facts.previous is not None:
-            history = await session_history(
-                services.store, services.plans, item.tenant, facts.previous
-            )
-        state = State(await services.plans.get(facts.plan), history)
-        masker = await self._masker(item.run, facts.sealed)
-        journal = self._journal(item.tenant, item.run, state, masker)
-        with self._opened(item.run, remote=item.gateway != services.process):
-            try:
-                await self._admission.admit(item, writer=services.process, ts=services.now_ns())
-            except Refused as refusal:
-                await self._refuse(journal, events, refusal)
-                return None
-            for event in events:
-                journal.stage(event)
-            journal.stage(Started())
-            await journal.commit()
-        return journal
-
-    @contextmanager
-    def _opened(self, run_id: str, *, remote: bool) -> Iterator[None]:
-        """Tell readers that commits come from here; not any more when there is none."""
-        live = self._services.live
-        live.opened(run_id, remote=remote)
-        try:
-            yield
-        except BaseException:
-            live.closed(run_id)
-            raise
-
-    async def _refuse(self, journal: RunJournal, events: list[Event], refusal: Refused) -> None:
-        """Record that an accepted-looking start may not run, where its client sees it."""
-        if refusal.tombstone is not None:
-            journal.stage(refusal.tombstone)
-        else:
-            for event in events:
-                journal.stage(event)
-            journal.stage(Started())
-            journal.stage(RunFinished(status="failed", error=refusal.error))
-        await journal.commit()
-        self._services.live.closed(journal.run_id)
-        await self._services.store.seals.delete(journal.run_id)
-
     async def _wake(self, delivery: Delivery) -> None:
         run_id = self._services.store.subjects.parse(delivery.subject).run_id
         held = self._held.get(run_id)
@@ -330,75 +252,18 @@ class Worker:
         self, tenant: str, run_id: str, delivery: Delivery, wake: Wake | None = None
     ) -> None:
         """Continue a run from its journal, unless it ended or its owner lives and holds it."""
-        services = self._services
-        released_by, seen = (wake.released_by, wake.seen) if wake is not None else ("", (0, 0))
         self._waiting.add(run_id)
         try:
-            loaded = await load(services.store, services.plans, tenant, run_id, secrets=True)
-            if loaded is None:
-                delivery.ack()
-                return
-            state = loaded.state
-            if state.commits < seen[0]:
-                raise BrokenChain(run_id, *seen, "is missing: a view has seen it")
-            if state.phase is Phase.FINISHED:
-                await self._forget(state, run_id)
-                delivery.ack()
-                return
-            if state.writer not in (
-                services.process,
-                released_by,
-            ) and not await self._cluster.is_gone(state.writer):
-                services.store.live.poke(run_id, b"inbox")
-                delivery.ack()
-                return
-            masker = await self._masker(run_id, state.started.sealed)
-            if masker is not None:
-                masker.learn(loaded.plain.values())
-            journal = self._journal(tenant, run_id, state, masker, loaded.journal_seq)
-            journal.plain = loaded.plain
-            resumed_n = state.n
-            with self._opened(run_id, remote=not self._cluster.alone()):
-                await journal.read_inbox()
-                journal.stage(RunClaimed(worker=services.process))
-                await journal.commit()
+            owned = await self._ownership.take_over(tenant, run_id, wake)
         except Fenced:
-            delivery.ack()
-            return
+            owned = None
         finally:
             self._waiting.discard(run_id)
-        await self._drive(Activation(services, journal, resumed_n=resumed_n), delivery)
-
-    def _journal(
-        self,
-        tenant: str,
-        run_id: str,
-        state: State,
-        masker: RunMasker | None,
-        journal_seq: int = 0,
-    ) -> RunJournal:
-        services = self._services
-        return RunJournal(
-            services.store,
-            state,
-            tenant=tenant,
-            run_id=run_id,
-            worker=services.process,
-            epoch=0,
-            now_ns=services.now_ns,
-            observer=_Publisher(partial(services.live.commit, run_id)),
-            masker=masker,
-            journal_seq=journal_seq,
-        )
-
-    async def _masker(self, run_id: str, sealed: tuple[str, ...]) -> RunMasker | None:
-        services = self._services
-        if services.redaction is None:
-            return None
-        credentials: dict[str, str] = {}
-        if CREDENTIALS in sealed:
-            credentials = decode_credentials(await services.store.seals.get(run_id, CREDENTIALS))
-        return services.redaction.for_run(credentials)
+        if owned is None:
+            delivery.ack()
+            return
+        journal, resumed_n = owned
+        await self._drive(Activation(self._services, journal, resumed_n=resumed_n), delivery)
 
     # -- advancing
 
@@ -420,13 +285,8 @@ class Worker:
             self._services.live.closed(run_id)
         state = activation.journal.state
         if state.phase is Phase.FINISHED:
-            await self._forget(state, run_id)
+            await self._ownership.forget(state, run_id)
         delivery.ack()
-
-    async def _forget(self, state: State, run_id: str) -> None:
-        """Destroy the secrets of a run that ended; repeated until its item can be acked."""
-        if state.facts is None or state.facts.sealed or state.has_masks:
-            await self._services.store.seals.delete(run_id)
 
     async def _hand_over(self, activation: Activation) -> None:
         journal = activation.journal
@@ -474,12 +334,3 @@ class Worker:
             return
         if isinstance(decode_inbox(message.data), CancelMessage):
             held.activation.interrupt()
-
-
-class _Publisher:
-    """Hands each stored commit of one run to its live readers."""
-
-    __slots__ = ("committed",)
-
-    def __init__(self, committed: Callable[[int, CommitHeader, list[Event], bytes], None]) -> None:
-        self.committed = committed

@@ -45,10 +45,11 @@ from loomcycle.errors import (
 )
 from loomcycle.feed import FeedFrame, RunFeed
 from loomcycle.lookups import Lookups
+from loomcycle.ownership import CREDENTIALS
 from loomcycle.promises import Limits, Promises
 from loomcycle.services import Services
 from loomcycle.starts import Start, StartItem
-from loomcycle.worker import CREDENTIALS, Worker
+from loomcycle.worker import Worker
 from replay.machine import HANDLE_TAKEN, MACHINE_VERSION
 
 _encode = msgspec.json.Encoder().encode

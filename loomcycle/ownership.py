@@ -1,0 +1,170 @@
+"""How a process comes to own a run: by its first commit, or by taking over what another left.
+
+Owning is nothing but having made the journal's last commit; a claim is the commit that says so
+(kernel.md section 2). What the owner does with the run is ``loomcycle/activation.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+
+from events.commit import BrokenChain, CommitHeader
+from events.vocabulary import Event, RunClaimed, RunFinished, RunStarted, Started
+from loomcycle.admission import Admission, Refused
+from loomcycle.cluster import Cluster
+from loomcycle.journal import RunJournal
+from loomcycle.loading import load, session_history
+from loomcycle.masking import RunMasker, decode_credentials
+from loomcycle.services import Services
+from loomcycle.starts import Start
+from loomcycle.wakes import Wake
+from replay.state import Phase, State
+
+CREDENTIALS = "credentials"
+"""Name of the seal that holds a run's bearer and credentials."""
+
+
+class Ownership:
+    """Opens and takes over runs for the process of ``services``."""
+
+    def __init__(self, services: Services, cluster: Cluster, admission: Admission) -> None:
+        self._services = services
+        self._cluster = cluster
+        self._admission = admission
+
+    async def begin(self, start: Start) -> RunJournal | None:
+        """Make the first commit: from here on the run is a promise. None: it was refused."""
+        services = self._services
+        item, events = start
+        facts = events[0]
+        assert isinstance(facts, RunStarted)
+        history = []
+        if facts.continues and facts.previous is not None:
+            history = await session_history(
+                services.store, services.plans, item.tenant, facts.previous
+            )
+        state = State(await services.plans.get(facts.plan), history)
+        masker = await self._masker(item.run, facts.sealed)
+        journal = self._journal(item.tenant, item.run, state, masker)
+        with self._opened(item.run, remote=item.gateway != services.process):
+            try:
+                await self._admission.admit(item, writer=services.process, ts=services.now_ns())
+            except Refused as refusal:
+                await self._refuse(journal, events, refusal)
+                return None
+            for event in events:
+                journal.stage(event)
+            journal.stage(Started())
+            await journal.commit()
+        return journal
+
+    @contextmanager
+    def _opened(self, run_id: str, *, remote: bool) -> Iterator[None]:
+        """Tell readers that commits come from here; not any more when there is none."""
+        live = self._services.live
+        live.opened(run_id, remote=remote)
+        try:
+            yield
+        except BaseException:
+            live.closed(run_id)
+            raise
+
+    async def _refuse(self, journal: RunJournal, events: list[Event], refusal: Refused) -> None:
+        """Record that an accepted-looking start may not run, where its client sees it."""
+        if refusal.tombstone is not None:
+            journal.stage(refusal.tombstone)
+        else:
+            for event in events:
+                journal.stage(event)
+            journal.stage(Started())
+            journal.stage(RunFinished(status="failed", error=refusal.error))
+        await journal.commit()
+        self._services.live.closed(journal.run_id)
+        await self._services.store.seals.delete(journal.run_id)
+
+    async def take_over(
+        self, tenant: str, run_id: str, wake: Wake | None
+    ) -> tuple[RunJournal, int] | None:
+        """The run's journal, claimed, and the last event that others wrote.
+
+        None when there is nothing to continue: it ended, or its owner lives and holds it.
+        Raises Fenced, JournalError, LogError.
+        """
+        services = self._services
+        released_by, seen = (wake.released_by, wake.seen) if wake is not None else ("", (0, 0))
+        loaded = await load(services.store, services.plans, tenant, run_id, secrets=True)
+        if loaded is None:
+            return None
+        state = loaded.state
+        if state.commits < seen[0]:
+            raise BrokenChain(run_id, *seen, "is missing: a view has seen it")
+        if state.phase is Phase.FINISHED:
+            await self.forget(state, run_id)
+            return None
+        if await self._is_held(state.writer, released_by):
+            services.store.live.poke(run_id, b"inbox")
+            return None
+        masker = await self._masker(run_id, state.started.sealed)
+        if masker is not None:
+            masker.learn(loaded.plain.values())
+        journal = self._journal(tenant, run_id, state, masker, loaded.journal_seq)
+        journal.plain = loaded.plain
+        resumed_n = state.n
+        with self._opened(run_id, remote=not self._cluster.alone()):
+            await journal.read_inbox()
+            journal.stage(RunClaimed(worker=services.process))
+            await journal.commit()
+        return journal, resumed_n
+
+    async def _is_held(self, writer: str, released_by: str) -> bool:
+        """Whether another process that lives wrote last, and did not let the run go."""
+        if writer in (self._services.process, released_by):
+            return False
+        return not await self._cluster.is_gone(writer)
+
+    async def forget(self, state: State, run_id: str) -> None:
+        """Destroy the secrets of a run that ended; repeated until its item can be acked."""
+        if state.facts is None or state.facts.sealed or state.has_masks:
+            await self._services.store.seals.delete(run_id)
+
+    def _journal(
+        self,
+        tenant: str,
+        run_id: str,
+        state: State,
+        masker: RunMasker | None,
+        journal_seq: int = 0,
+    ) -> RunJournal:
+        services = self._services
+        return RunJournal(
+            services.store,
+            state,
+            tenant=tenant,
+            run_id=run_id,
+            worker=services.process,
+            epoch=0,
+            now_ns=services.now_ns,
+            observer=_Publisher(partial(services.live.commit, run_id)),
+            masker=masker,
+            journal_seq=journal_seq,
+        )
+
+    async def _masker(self, run_id: str, sealed: tuple[str, ...]) -> RunMasker | None:
+        services = self._services
+        if services.redaction is None:
+            return None
+        credentials: dict[str, str] = {}
+        if CREDENTIALS in sealed:
+            credentials = decode_credentials(await services.store.seals.get(run_id, CREDENTIALS))
+        return services.redaction.for_run(credentials)
+
+
+class _Publisher:
+    """Hands each stored commit of one run to its live readers."""
+
+    __slots__ = ("committed",)
+
+    def __init__(self, committed: Callable[[int, CommitHeader, list[Event], bytes], None]) -> None:
+        self.committed = committed
