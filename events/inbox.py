@@ -1,4 +1,8 @@
-"""What others may say to a run: messages on its inbox, durable before anybody acts on them."""
+"""What others may say to a run: messages on its inbox, durable before anybody acts on them.
+
+``id`` is each message's own id, named by the journal when the message is taken. Times are unix
+nanoseconds.
+"""
 
 from __future__ import annotations
 
@@ -7,14 +11,62 @@ from msgspec import Struct
 
 
 class CancelMessage(Struct, frozen=True, tag_field="type", tag="cancel"):
-    """End the run. ``id`` is the message's own id, named by the journal when it is taken."""
+    """End the run."""
 
     id: str
     reason: str
     by: str = ""
 
 
-InboxMessage = CancelMessage
+class InputMessage(Struct, frozen=True, tag_field="type", tag="input"):
+    """A person says something: a user turn at the next boundary."""
+
+    id: str
+    text: str
+    source: str = "api"
+    at_ns: int = 0
+
+
+class AnswerMessage(Struct, frozen=True, tag_field="type", tag="answer"):
+    """The answer to a question; the first one in the inbox counts."""
+
+    id: str
+    interrupt_id: str
+    answer: str
+    resolved_by: str = "api"
+    at_ns: int = 0
+
+
+class WithdrawMessage(Struct, frozen=True, tag_field="type", tag="withdraw"):
+    """A question is taken back; whoever waits for its answer goes on without."""
+
+    id: str
+    interrupt_id: str
+    resolved_by: str = "agent_cancel"
+    at_ns: int = 0
+
+
+class ChildMessage(Struct, frozen=True, tag_field="type", tag="child"):
+    """A child has ended. ``n`` and ``index`` name the Agent call's entry it belongs to."""
+
+    id: str
+    run: str
+    n: int
+    index: int
+    ok: bool
+    text: str = ""
+    error: str = ""
+
+
+class CompactMessage(Struct, frozen=True, tag_field="type", tag="compact"):
+    """Compact the conversation of a parked run."""
+
+    id: str
+
+
+InboxMessage = (
+    CancelMessage | InputMessage | AnswerMessage | WithdrawMessage | ChildMessage | CompactMessage
+)
 
 encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(InboxMessage).decode
@@ -22,4 +74,5 @@ _decode = msgspec.json.Decoder(InboxMessage).decode
 
 def decode(data: bytes) -> InboxMessage:
     """Raises ``msgspec.DecodeError`` for what no version of this system wrote."""
-    return _decode(data)
+    message: InboxMessage = _decode(data)
+    return message

@@ -75,6 +75,11 @@ class Log(Protocol):
         """The newest message of ``subject`` (wildcards allowed), read from the leader."""
         ...
 
+    async def first(self, subject: str, *, after: int = 0) -> Message | None:
+        """The oldest message of ``subject`` (wildcards allowed) with seq > ``after``, read from
+        the leader."""
+        ...
+
     async def read(self, subject: str, *, after: int = 0, limit: int = 0) -> list[Message]:
         """Messages of ``subject`` (wildcards allowed) with seq > ``after``, oldest first.
 
@@ -192,7 +197,10 @@ class WakeQueue(Protocol):
         ...
 
     def source(self) -> WorkSource:
-        """``Delivery.data`` is what was posted; the subject names the run."""
+        """``Delivery.data`` is what was posted; the subject names the run.
+
+        A process that stands still for ``WAKE_REQUEST_S`` is given nothing more.
+        """
         ...
 
     async def clear(self) -> None: ...
@@ -238,6 +246,14 @@ class SealError(LogError):
     """A sealed value cannot be opened: wrong master key (its id is named) or damaged."""
 
 
+class Sealed(NamedTuple):
+    """That something is sealed for a run. ``time_ns``: when, by the server's clock."""
+
+    run_id: str
+    seq: int
+    time_ns: int
+
+
 class Seals(Protocol):
     """Per-run secrets, AES-GCM sealed, deleted at the run's end (kernel.md section 9)."""
 
@@ -247,6 +263,9 @@ class Seals(Protocol):
         ...
 
     async def delete(self, run_id: str) -> None: ...
+    async def next(self, after: int = 0) -> Sealed | None:
+        """The oldest sealed value behind sequence ``after``, whosever it is; not opened."""
+        ...
 
 
 class Timers(Protocol):

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from events.log import LogError, LogUnavailable, OutcomeUnknown
-from events.memory_queue import ClientState
+from events.memory_source import ClientState
 
 T = TypeVar("T")
 

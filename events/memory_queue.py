@@ -10,9 +10,14 @@ import asyncio
 from collections import deque
 from collections.abc import Sequence
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 from events.log import Message
 from events.memory_stream import MemoryStream, matches
+from events.streams import REQUEST_S
+
+if TYPE_CHECKING:
+    from events.memory_source import ClientState, MemorySource
 
 
 class MemoryDelivery:
@@ -44,8 +49,17 @@ class MemoryDelivery:
 class MemoryQueue:
     """The consumers of one work-queue stream, one per filter, shared by all clients."""
 
-    def __init__(self, stream: MemoryStream, filters: Sequence[str], ack_wait_s: float) -> None:
+    def __init__(
+        self,
+        stream: MemoryStream,
+        filters: Sequence[str],
+        ack_wait_s: float,
+        *,
+        request_s: float = REQUEST_S,
+    ) -> None:
+        """``request_s``: for so long a source waits without saying so again."""
         self.stream = stream
+        self.request_s = request_s
         self._ack_wait_s = ack_wait_s
         self._lane_of = lru_cache(maxsize=4096)(self._find_lane)
         self._lanes = [pattern.split(".") for pattern in filters]
@@ -72,7 +86,7 @@ class MemoryQueue:
         for source, future in list(self._waiting):
             if future.done():
                 self._waiting.remove((source, future))
-            elif source.free > 0 and source.alive():
+            elif source.free > 0 and source.listens():
                 message = self._next(source)
                 if message is None:
                     return
@@ -133,44 +147,3 @@ class MemoryQueue:
     def working(self, seq: int, deliveries: int) -> None:
         if self._deliveries.get(seq) == deliveries and seq in self._timers:
             self._hold(seq, self._ack_wait_s)
-
-
-class MemorySource:
-    """See :class:`events.log.WorkSource`."""
-
-    def __init__(self, queue: MemoryQueue, client: ClientState) -> None:
-        self._queue = queue
-        self.client = client
-        self._closed = False
-        self.free = 0
-        self.turn = 0
-
-    def alive(self) -> bool:
-        return not self._closed and self.client.reachable
-
-    def allow(self, free: int) -> None:
-        self.free = max(free, 0)
-        self._queue.dispatch()
-
-    async def get(self) -> MemoryDelivery:
-        future: asyncio.Future[MemoryDelivery] = asyncio.get_running_loop().create_future()
-        self._queue.wait(self, future)
-        try:
-            return await future
-        except asyncio.CancelledError:
-            if future.done() and not future.cancelled():
-                future.result().nak()
-                self.free += 1
-            raise
-
-    async def close(self) -> None:
-        self._closed = True
-
-
-class ClientState:
-    """What the server knows of one connected process."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.reachable = True
-        self.gone = False

@@ -18,7 +18,8 @@ from events.log import (
 )
 from events.memory_faults import Calls, Fault, Faults, no_faults
 from events.memory_leases import LeaseTable, MemoryLeases, loop_time
-from events.memory_queue import ClientState, MemoryQueue, MemorySource
+from events.memory_queue import MemoryQueue
+from events.memory_source import ClientState, MemorySource
 from events.memory_stream import MemoryStream
 from events.memory_timers import MemoryTimers, TimerTable
 from events.seals import LogSeals, Sealer
@@ -28,6 +29,7 @@ from events.streams import (
     STARTS,
     STREAMS,
     TIMERS,
+    WAKE_REQUEST_S,
     WAKES,
     stream_of,
 )
@@ -59,7 +61,12 @@ class MemoryServer:
         subjects = self.subjects
         lanes = [subjects.lane(lane) for lane in range(LANES)]
         self.starts = MemoryQueue(self._streams[STARTS.name], lanes, ack_wait_s)
-        self.wakes = MemoryQueue(self._streams[WAKES.name], [subjects.any("wake")], ack_wait_s)
+        self.wakes = MemoryQueue(
+            self._streams[WAKES.name],
+            [subjects.any("wake")],
+            ack_wait_s,
+            request_s=WAKE_REQUEST_S,
+        )
         self.due = MemoryQueue(self._streams[TIMERS.name], [subjects.any("due")], ack_wait_s)
         self.leases = LeaseTable(loop_time())
         self.timers = TimerTable(subjects, self.due, now_ns)
@@ -177,6 +184,11 @@ class MemoryLog:
     async def last(self, subject: str) -> Message | None:
         stream = self._server.stream_of(subject)
         return await self._calls.read("log.last", lambda: stream.last(subject))
+
+    async def first(self, subject: str, *, after: int = 0) -> Message | None:
+        stream = self._server.stream_of(subject)
+        found = await self._calls.read("log.first", lambda: stream.read(subject, after, 1))
+        return found[0] if found else None
 
     async def read(self, subject: str, *, after: int = 0, limit: int = 0) -> list[Message]:
         stream = self._server.stream_of(subject)

@@ -6,7 +6,8 @@ import asyncio
 from collections.abc import Callable, Collection
 
 from events.memory_faults import Calls
-from events.memory_queue import ClientState, MemoryQueue, MemorySource
+from events.memory_queue import MemoryQueue
+from events.memory_source import ClientState, MemorySource
 from events.subjects import Subjects
 
 

@@ -78,6 +78,10 @@ class NatsLog:
     async def last(self, subject: str) -> Message | None:
         return await self._api.message(self._stream_of(subject), {"last_by_subj": subject})
 
+    async def first(self, subject: str, *, after: int = 0) -> Message | None:
+        wanted = {"seq": after + 1, "next_by_subj": subject}
+        return await self._api.message(self._stream_of(subject), wanted)
+
     async def read(self, subject: str, *, after: int = 0, limit: int = 0) -> list[Message]:
         stream = self._stream_of(subject)
         messages: list[Message] = []

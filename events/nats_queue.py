@@ -11,7 +11,7 @@ from events.nats_api import STORE_FAILED, Api, decode_ack, error_of
 from events.nats_link import Link
 from events.nats_provision import Provision
 from events.nats_source import Consumer, NatsSource
-from events.streams import STARTS, WAKES
+from events.streams import STARTS, WAKE_REQUEST_S, WAKES
 from events.subjects import LANES, Subjects, encode, lane_of
 
 WAKE_DEPTH = 64
@@ -97,7 +97,14 @@ class NatsWakeQueue:
 
     def source(self) -> NatsSource:
         consumer = Consumer("workers", self._subjects.any("wake"))
-        return NatsSource(self._link, self._provision, self._stream, [consumer], depth=WAKE_DEPTH)
+        return NatsSource(
+            self._link,
+            self._provision,
+            self._stream,
+            [consumer],
+            depth=WAKE_DEPTH,
+            request_s=WAKE_REQUEST_S,
+        )
 
     async def clear(self) -> None:
         await self._api.purge(self._stream, self._subjects.any("wake"))

@@ -15,16 +15,16 @@ from collections.abc import Sequence
 import msgspec
 
 from events.log import LogError
-from events.nats_api import Api, position
+from events.nats_api import Api, header, position
 from events.nats_link import Link
 from events.nats_provision import Provision
+from events.streams import REQUEST_S
 
 log = logging.getLogger(__name__)
 
 HOLD_S = 0.05
 """How long an item beyond the worker's room is held before it is handed back."""
 
-_EXPIRES_S = 30.0
 _RETRY_S = 0.1
 _SECOND_NS = 1_000_000_000
 
@@ -92,13 +92,16 @@ class NatsSource:
         consumers: Sequence[Consumer],
         *,
         depth: int = 1,
+        request_s: float = REQUEST_S,
     ) -> None:
-        """``depth``: requests standing at each consumer at most, never more than the room."""
+        """``depth``: items asked for at each consumer at most, never more than the room;
+        ``request_s``: how long a request stands before it must be repeated."""
         self._link = link
         self._api = Api(link)
         self._provision = provision
         self._stream = stream
         self._depth = depth
+        self._request_s = request_s
         self._lanes = [_Lane(i, c, stream) for i, c in enumerate(consumers)]
         self._free = 0
         self._hand: dict[int, deque[NatsDelivery]] = {lane.index: deque() for lane in self._lanes}
@@ -251,17 +254,21 @@ class NatsSource:
     def _ask_at(self, lane: _Lane) -> None:
         if not self._open or self._closed or lane.paused:
             return
-        wanted = min(self._depth, self._free) - lane.asked - len(self._hand[lane.index])
-        if wanted <= 0 or not self._link.is_connected:
-            return
-        lane.asked += wanted
-        request = b'{"batch":%d,"expires":%d}' % (wanted, int(_EXPIRES_S * _SECOND_NS))
+        room = min(self._depth, self._free)
+        coming = lane.asked + len(self._hand[lane.index])
+        if coming > room // 2 or not room or not self._link.is_connected:
+            return  # few large requests: each must be repeated when its time is over
+        lane.asked += room - coming
+        request = b'{"batch":%d,"expires":%d}' % (
+            room - coming,
+            int(self._request_s * _SECOND_NS),
+        )
         self._link.publish_now(lane.next, request, lane.inbox.encode())
 
     def _receiver(self, lane: _Lane):  # type: ignore[no-untyped-def]
         def receive(subject: bytes, reply: bytes, data: bytes, headers: bytes | None) -> None:
             if headers is not None and headers.startswith(b"NATS/1.0 "):
-                self._status(lane, headers[9:12])
+                self._status(lane, headers)
                 return
             lane.asked = max(lane.asked - 1, 0)
             item = NatsDelivery(self._link, lane.index, subject, reply, data, self._loop.time())
@@ -273,12 +280,15 @@ class NatsSource:
 
         return receive
 
-    def _status(self, lane: _Lane, code: bytes) -> None:
-        """A request ended without an item: ask again, at once only if it was just its time."""
-        lane.asked = 0
-        if code == b"408":
+    def _status(self, lane: _Lane, headers: bytes) -> None:
+        """A request ended unfilled: ask again, at once only if it was just its time."""
+        if headers[9:12] == b"408":
+            unfilled = int(header(headers, b"Nats-Pending-Messages") or lane.asked)
+            lane.asked = max(lane.asked - unfilled, 0)
             self._ask_at(lane)
-        elif not lane.paused:
+            return
+        lane.asked = 0
+        if not lane.paused:
             lane.paused = True
             self._run(self._repair(lane))
 

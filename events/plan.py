@@ -50,6 +50,59 @@ class VolumeBinding(Struct, frozen=True, omit_defaults=True):
     default: bool = False
 
 
+class Pair(Struct, frozen=True, gc=False):
+    """A provider's id and a model of it."""
+
+    provider: str
+    model: str
+
+
+class Routing(Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """How the run may leave its provider (providers.md section 9).
+
+    ``candidates`` in order of preference, the pinned pair alone for a pinned agent.
+    ``retry_attempts`` of the same pair; ``cooldown_ms`` of a pair that was rate limited.
+    """
+
+    candidates: tuple[Pair, ...] = ()
+    pinned: bool = True
+    user_tier: str = ""
+    retry_attempts: int = 0
+    fallback: bool = False
+    max_switches: int = 3
+    pin_after_success: bool = False
+    cooldown_ms: int = 30_000
+
+
+class Compaction(Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """Settings of compaction.md section 1; None means "not set", defaults apply at use."""
+
+    enabled: bool | None = None
+    target_percentage: int | None = None
+    keep_last_n: int | None = None
+    keep_first: bool | None = None
+    autocompact_at_pct: int | None = None
+    model: str | None = None
+
+
+class Budget(Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """Limits of a run and all its children; None means no limit. ``cost_micros``: 1e-6 USD."""
+
+    cost_micros: int | None = None
+    tokens: int | None = None
+
+
+class Interruption(Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """Whether and how an agent may ask people. Times in milliseconds; 0 = none, no limit."""
+
+    enabled: bool = False
+    kinds: tuple[str, ...] = ()
+    max_pending: int = 0
+    default_timeout_ms: int = 0
+    max_timeout_ms: int = 0
+    backend: str = ""
+
+
 class RunPlan(Struct, frozen=True, omit_defaults=True, kw_only=True):
     """Everything about a run that follows from its definition and the request's narrowing.
 
@@ -79,6 +132,14 @@ class RunPlan(Struct, frozen=True, omit_defaults=True, kw_only=True):
     memory_quota_bytes: int = 0
     volumes: tuple[VolumeBinding, ...] | None = None
     allowed_tools: tuple[str, ...] = ()
+    routing: Routing = Routing()
+    compaction: Compaction = Compaction()
+    budget: Budget | None = None
+    interruption: Interruption = Interruption()
+    output_schema: Raw | None = None
+    require_approval: tuple[str, ...] = ()
+    approval_timeout_ms: int = 0
+    max_concurrent_children: int = 4
     extra: dict[str, Raw] = {}
 
 

@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives import hashes, hmac
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-from events.log import Log, SealError
+from events.log import Log, Sealed, SealError
 from events.subjects import Subjects
 
 KEY_BYTES = 32
@@ -128,6 +128,13 @@ class LogSeals:
 
     async def delete(self, run_id: str) -> None:
         await self._log.purge(self._subjects.seals(run_id))
+
+    async def next(self, after: int = 0) -> Sealed | None:
+        message = await self._log.first(self._subjects.any("seal"), after=after)
+        if message is None:
+            return None
+        run_id = self._subjects.parse(message.subject).run_id
+        return Sealed(run_id, message.seq, message.time_ns)
 
 
 def _context(run_id: str, name: str) -> str:

@@ -21,6 +21,16 @@ LEASE_TTL_S = 4.0
 ACK_WAIT_S = 10.0
 """A work item whose holder is silent for so long is delivered again."""
 
+WAKE_REQUEST_S = 2.0
+"""A worker's standing request for wakes ends after so long, and it must ask again.
+
+Shorter than what is left of its lease when it falls silent: whoever stands still has no request
+left by the time its runs are woken elsewhere, so none of these wakes goes to it.
+"""
+
+REQUEST_S = 30.0
+"""The same for other queues, which wait for nobody's lease; starts have 32 lanes to ask."""
+
 DUPLICATE_WINDOW_S = 120.0
 """For so long a repeated ``Nats-Msg-Id`` is recognised."""
 

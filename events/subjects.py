@@ -146,6 +146,10 @@ class Subjects:
         """Filter: journal and inbox of one run (``append(scope=...)``, park and finish)."""
         return self._run(tenant, run_id, ">")
 
+    def journals(self, run_id: str) -> str:
+        """Filter: the journal of one run, whatever its tenant."""
+        return f"{self._root}run.{slot(run_id)}.*.{encode(run_id)}.journal"
+
     def session(self, tenant: str, session_id: str) -> str:
         return self._run(tenant, session_id, "session")
 

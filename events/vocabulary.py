@@ -115,8 +115,133 @@ class Retry(Event, frozen=True, kw_only=True, tag="retry"):
     retry: RetryBody
 
 
+class FallbackBody(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True):
+    """``reason``: ``retryable`` or ``deprecated``. ``attempt`` counts the run's switches."""
+
+    failed_provider: str
+    failed_model: str
+    new_provider: str = ""
+    new_model: str = ""
+    attempt: int
+    user_tier: str = ""
+    reason: str
+    cause_error: str = ""
+
+
+class ProviderFallback(Event, frozen=True, kw_only=True, tag="provider_fallback"):
+    """Another provider or model goes on with the run (``model.switched`` makes it so)."""
+
+    fallback: FallbackBody
+
+
+class CacheInvalidated(Event, frozen=True, kw_only=True, tag="cache_invalidated"):
+    """The prompt cache of the provider that is left is of no use any more."""
+
+    text: str
+
+
+class ReasoningInvalidated(Event, frozen=True, kw_only=True, tag="reasoning_invalidated"):
+    """Stored reasoning was dropped: the new provider could not read it."""
+
+    text: str
+
+
+class ModelDowngraded(Event, frozen=True, kw_only=True, tag="model_downgraded"):
+    """A sibling model is used for the rest of the run."""
+
+    text: str
+
+
+class FallbackSuppressed(Event, frozen=True, kw_only=True, tag="fallback_suppressed"):
+    """No switch was made, although there was a reason for one."""
+
+    text: str
+
+
+class HostWideningBody(Struct, frozen=True, gc=False, kw_only=True):
+    tool_call_id: str
+    tool_name: str
+    url: str
+    hook_owner: str
+    hook_name: str
+    hosts_added: tuple[str, ...]
+
+
+class HostWidened(Event, frozen=True, kw_only=True, tag="host_widened"):
+    """A hook granted hosts to one call; stored before the call runs."""
+
+    host_widening: HostWideningBody
+
+
+class InterruptionBody(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True):
+    """``expires_at`` is RFC 3339 in UTC, "" when the question waits for ever."""
+
+    interrupt_id: str
+    kind: str
+    question: str = ""
+    options: tuple[str, ...] = ()
+    context: str = ""
+    priority: Literal["low", "normal", "high"]
+    expires_at: str = ""
+
+
+class InterruptionPending(Event, frozen=True, kw_only=True, tag="interruption_pending"):
+    """A person is asked; the call that asks waits (``call.waiting``)."""
+
+    interruption: InterruptionBody
+
+
+class AwaitingInputBody(Struct, frozen=True, gc=False):
+    since_turn: int
+
+
+class AwaitingInput(Event, frozen=True, kw_only=True, tag="awaiting_input"):
+    """An interactive run has nothing to do until somebody says something."""
+
+    awaiting_input: AwaitingInputBody
+
+
+class CompactionBody(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True):
+    """Tokens are estimates (compaction.md section 2); ``keep_n`` messages were kept verbatim."""
+
+    summary: str
+    before_tokens: int = 0
+    after_tokens: int = 0
+    keep_n: int = 0
+    keep_first: bool = False
+    trigger: str = ""
+
+
+class ContextCompaction(Event, frozen=True, kw_only=True, tag="context_compaction"):
+    """From here on the model sees a summary in place of the conversation's older part."""
+
+    context_compaction: CompactionBody
+
+
+class SpawnChildBody(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True):
+    tool_use_id: str
+    index: int
+    run_id: str = ""
+    agent: str = ""
+    ok: bool = False
+    output: str = ""
+    error: str = ""
+
+
+class SpawnChildStarted(Event, frozen=True, kw_only=True, tag="spawn_child_started"):
+    """Shown on re-read streams only, and only when the deployment asks for it."""
+
+    spawn_child: SpawnChildBody
+
+
+class SpawnChildResult(Event, frozen=True, kw_only=True, tag="spawn_child_result"):
+    """Shown on re-read streams only, and only when the deployment asks for it."""
+
+    spawn_child: SpawnChildBody
+
+
 class Error(Event, frozen=True, kw_only=True, tag="error"):
-    """The run's last word when it failed or was cancelled."""
+    """What went wrong; the run's last word unless a compaction's summary failed."""
 
     error: str
 
@@ -131,13 +256,22 @@ class Done(Event, frozen=True, kw_only=True, tag="done"):
 # --- the kernel's own facts ---------------------------------------------------------------
 
 
+class ParentCall(Struct, frozen=True, gc=False):
+    """The Agent call that spawned a run: entry ``index`` of call ``n`` of run ``run``."""
+
+    run: str
+    n: int
+    index: int = 0
+
+
 class RunStarted(Event, frozen=True, kw_only=True, tag="run.started"):
     """First event of a run: who, what and under which plan.
 
     ``plan`` is the SHA-256 of a :class:`events.plan.RunPlan` blob. ``previous`` is the run
     before this one in its session; ``continues`` says whether its conversation is replayed.
     ``reader`` says what the loss of the last reader means. ``machine`` is the version of the
-    machine that drives the run for ever. ``sealed`` names the sealed credentials.
+    machine that drives the run for ever. ``sealed`` names the sealed credentials. ``root`` is
+    the run at the top of a tree of children (itself, when empty), ``depth`` the levels above.
     """
 
     run: str
@@ -155,6 +289,9 @@ class RunStarted(Event, frozen=True, kw_only=True, tag="run.started"):
     principal: str = ""
     token_id: str = ""
     parent_agent_id: str = ""
+    parent: ParentCall | None = None
+    depth: int = 0
+    root: str = ""
     parent_context: dict[str, str] | None = None
     interactive: bool = False
     metadata: Raw | UnsetType = UNSET
@@ -246,6 +383,156 @@ class ModelStarted(Event, frozen=True, kw_only=True, tag="model.started"):
     attempt: int
 
 
+class ModelAttemptFailed(Event, frozen=True, kw_only=True, tag="model.attempt_failed"):
+    """A model call failed, and the run goes on: a ``retry`` or a ``model.switched`` follows.
+
+    It spends one iteration of the cap; text that was shown is void.
+    """
+
+    request: str
+    iteration: int
+    attempt: int
+    error: str
+    failure: str = ""
+    partial: bool = False
+
+
+class ModelSwitched(Event, frozen=True, kw_only=True, tag="model.switched"):
+    """The pair that serves the run from here on. ``clear_reasoning`` drops stored reasoning."""
+
+    provider: str
+    model: str
+    context_window: int = 0
+    effort: str | None = None
+    clear_reasoning: bool = False
+
+
+class RunParked(Event, frozen=True, kw_only=True, tag="run.parked"):
+    """Nobody advances the run until something reaches its inbox, or ``until_ns`` (0 = never).
+
+    ``reason``: ``input`` (of a person), ``calls`` (children, answers) or ``pause``.
+    """
+
+    reason: Literal["input", "calls", "pause"]
+    until_ns: int = 0
+
+
+class CallPrepared(Event, frozen=True, kw_only=True, tag="call.prepared"):
+    """What the hooks before a tool call decided; they are not asked again.
+
+    ``input`` is the rewritten input, ``hosts`` were granted to this call, ``denied`` is the
+    result of a call that must not run. ``notes`` tell what each hook did.
+    """
+
+    tool_use_id: str
+    input: Raw | UnsetType = UNSET
+    denied: str | None = None
+    denied_is_error: bool = False
+    hosts: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+class CallWaiting(Event, frozen=True, kw_only=True, tag="call.waiting"):
+    """A call whose result comes from elsewhere: from ``children`` or as the ``answer`` to ``ref``.
+
+    ``approval``: the answer decides whether the call may run; ``bound`` is the hash of what it
+    would do (``replay/approval.py``).
+    """
+
+    tool_use_id: str
+    kind: Literal["children", "answer", "approval"]
+    ref: str = ""
+    until_ns: int = 0
+    bound: str = ""
+
+
+class ChildStarted(Event, frozen=True, kw_only=True, tag="child.started"):
+    """The run may start a child; written before its first commit (ids follow from the call)."""
+
+    tool_use_id: str
+    index: int
+    run: str
+    session: str
+    agent: str
+    agent_id: str
+
+
+class ChildFinished(Event, frozen=True, kw_only=True, tag="child.finished"):
+    """What a child, or the attempt to start one, came to."""
+
+    tool_use_id: str
+    index: int
+    run: str = ""
+    ok: bool = False
+    text: str = ""
+    error: str = ""
+    inbox: str = ""
+
+
+class InterruptClosed(Event, frozen=True, kw_only=True, tag="interrupt.closed"):
+    """A question has its answer, or none will come. Times are unix nanoseconds."""
+
+    interrupt_id: str
+    status: Literal["resolved", "timed_out", "cancelled"]
+    answer: str = ""
+    resolved_by: str = ""
+    resolved_ns: int = 0
+    inbox: str = ""
+
+
+class InterruptNotified(Event, frozen=True, kw_only=True, tag="interrupt.notified"):
+    """A message to a person that needs no answer."""
+
+    interrupt_id: str
+    message: str
+    context: str = ""
+    priority: Literal["low", "normal", "high"] = "normal"
+
+
+class CompactionRequested(Event, frozen=True, kw_only=True, tag="compaction.requested"):
+    """Compact at the next boundary: the model asked (``self``) or a person (``manual``)."""
+
+    trigger: Literal["self", "manual"]
+    inbox: str = ""
+
+
+class CompactionMade(Event, frozen=True, kw_only=True, tag="compaction.made"):
+    """Facts beside ``context_compaction``: the hash of the request, its tokens, and the
+    messages that stay: those from ``kept_from`` on (index in the conversation before)."""
+
+    request: str
+    trigger: str
+    kept_from: int
+    pinned: str = ""
+    usage: UsageTotals | None = None
+
+
+class CompactionSkipped(Event, frozen=True, kw_only=True, tag="compaction.skipped"):
+    """Nothing was compacted: there was nothing to do (``reason`` "noop") or the call failed."""
+
+    trigger: str
+    reason: str
+    request: str = ""
+
+
+class RunAmended(Event, frozen=True, kw_only=True, tag="run.amended"):
+    """Added to a run after its end, for those who continue its session (compaction.md 5)."""
+
+    by: str = ""
+
+
+class OutputRejected(Event, frozen=True, kw_only=True, tag="output.rejected"):
+    """The final answer does not fit the agent's schema; the model is told and asked again."""
+
+    error: str
+
+
+class BudgetRefused(Event, frozen=True, kw_only=True, tag="budget.refused"):
+    """The next model call does not fit the budget of the run's tree."""
+
+    reason: str
+
+
 class ToolStarted(Event, frozen=True, kw_only=True, tag="tool.started"):
     """Written before a tool that must not run twice."""
 
@@ -262,6 +549,17 @@ JournalEvent = (
     | ToolResult
     | Usage
     | Retry
+    | ProviderFallback
+    | CacheInvalidated
+    | ReasoningInvalidated
+    | ModelDowngraded
+    | FallbackSuppressed
+    | HostWidened
+    | InterruptionPending
+    | AwaitingInput
+    | ContextCompaction
+    | SpawnChildStarted
+    | SpawnChildResult
     | Error
     | Done
     | RunStarted
@@ -275,6 +573,21 @@ JournalEvent = (
     | ModelAnswered
     | ModelFailed
     | ModelStarted
+    | ModelAttemptFailed
+    | ModelSwitched
+    | RunParked
+    | CallPrepared
+    | CallWaiting
+    | ChildStarted
+    | ChildFinished
+    | InterruptClosed
+    | InterruptNotified
+    | CompactionRequested
+    | CompactionMade
+    | CompactionSkipped
+    | RunAmended
+    | OutputRejected
+    | BudgetRefused
     | ToolStarted
 )
 

@@ -7,20 +7,48 @@ The order of "commit" and "perform" in this file is what makes crashes harmless 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
-from typing import Any
+import contextlib
+from collections.abc import Callable, Coroutine
+from contextlib import AbstractContextManager
+from typing import Any, Literal
 
-import msgspec
-
-from events.inbox import CancelMessage
-from events.inbox import decode as decode_inbox
-from events.vocabulary import CancelRequested, ModelStarted
+from events.vocabulary import (
+    AwaitingInput,
+    AwaitingInputBody,
+    ModelStarted,
+    OutputRejected,
+    RunParked,
+)
+from loomcycle.children import Children
+from loomcycle.compaction_turn import CompactionTurn
 from loomcycle.journal import InboxMoved, RunJournal
 from loomcycle.model_turn import ModelTurn
 from loomcycle.services import Services
+from loomcycle.taking import take_inbox, timed_out
 from loomcycle.tool_turn import ToolTurn
-from replay.machine import CODE_PROVIDER, CallModel, CallTools, Finish, Halt, closing, next_effect
+from loomcycle.wakes import wake_data
+from replay.machine import (
+    CODE_PROVIDER,
+    AwaitInput,
+    CallModel,
+    CallTools,
+    CloseCall,
+    Compact,
+    Finish,
+    Halt,
+    Park,
+    RejectOutput,
+    StartChildren,
+    closing,
+    next_effect,
+)
 from replay.state import Phase
+
+HOT_S = 1.0
+"""A wait that ends within this time needs no parking."""
+
+TIMER = "park"
+"""Kind of the timers that wake parked runs."""
 
 
 class Handover(Exception):
@@ -31,15 +59,29 @@ class Activation:
     """Drives one run that this worker owns, from wherever its journal stands, to its end.
 
     ``resumed_n`` is the last event that another activation wrote (0 for a fresh run): calls up
-    to it may have begun before.
+    to it may have begun before. ``unparked``: the last owner
+    had let the run go. ``slot_free`` is entered while the run only waits.
     """
 
-    def __init__(self, services: Services, journal: RunJournal, *, resumed_n: int = 0) -> None:
+    def __init__(
+        self,
+        services: Services,
+        journal: RunJournal,
+        *,
+        resumed_n: int = 0,
+        unparked: bool = False,
+        slot_free: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext,
+    ) -> None:
         self.journal = journal
         self._services = services
+        self._slot_free = slot_free
+        self._moved = asyncio.Event()
         self._model = ModelTurn(services, journal)
+        self._children = Children(services, journal)
+        self._compaction = CompactionTurn(services, journal)
         self._tools = ToolTurn(services, journal, resumed_n=resumed_n)
         self._resumed = resumed_n > 0
+        self._unparked = unparked
         self._task: asyncio.Task[Any] | None = None
         self._interruptible = False
         self._interrupted = False
@@ -51,9 +93,14 @@ class Activation:
         if self._interruptible and not again and self._task is not None:
             self._task.cancel()  # once only: a second one would tear the effect's clean-up
 
+    def inbox_moved(self) -> None:
+        """Something is in the inbox that can wait for the next boundary."""
+        self._moved.set()
+
     def leave(self) -> None:
         """Stop at the next commit boundary (:class:`Handover` ends :meth:`drive`)."""
         self._leaving = True
+        self._moved.set()
 
     def close(self) -> None:
         """Drop what only saves work (a live interpreter)."""
@@ -63,27 +110,46 @@ class Activation:
         """Advance until the run ends. Raises Fenced, Handover, JournalError, LogError."""
         self._task = asyncio.current_task()
         journal, state = self.journal, self.journal.state
-        if self._resumed and state.phase is Phase.MODEL and state.cancel is None:
+        if self._resumed and state.phase is Phase.TOOLS:
+            await self._children.look_after()
+        if self._resumed and state.phase is Phase.MODEL and self._may_have_spoken():
             journal.stage(ModelStarted(iteration=state.iteration, attempt=state.attempt + 1))
         while True:
-            if self._interrupted:
+            if self._interrupted or self._moved.is_set():
                 self._interrupted = False
+                self._moved.clear()
                 await journal.read_inbox()
-            self._take_inbox()
+            take_inbox(journal)
             unfinished, self._model.unfinished = self._model.unfinished, None
             if unfinished is not None and state.cancel is not None:
                 journal.stage(unfinished)
-            if self._leaving:
+            effect = next_effect(state)
+            if self._leaving and not isinstance(effect, Park | Finish | Halt):
                 await self._let_go()
-            match next_effect(state):
+            match effect:
                 case Finish() as finish:
-                    try:
-                        await journal.commit(closing(state, finish))
-                    except InboxMoved:
-                        continue
-                    return
+                    if await self._finish(finish):
+                        return
                 case Halt():
                     return
+                case Park() as park:
+                    if await self._park(park.reason, park.until_ns):
+                        return
+                case AwaitInput(since_turn=turn):
+                    journal.stage(AwaitingInput(awaiting_input=AwaitingInputBody(turn)))
+                case RejectOutput(error=error):
+                    journal.stage(OutputRejected(error=error))
+                case CloseCall() as effect:
+                    await self._perform(self._tools.close(effect))
+                case StartChildren() as effect:
+                    await self._perform(self._children.start(effect, self._commit))
+                case Compact() as effect:
+                    if journal.staged:
+                        await journal.commit()
+                    await self._perform(self._compaction.perform(effect))
+                case CallModel() if self._services.paused():
+                    if await self._park("pause", 0):
+                        return
                 case CallModel() as effect if self._model.began == effect:
                     journal.stage(
                         ModelStarted(iteration=effect.iteration, attempt=effect.attempt + 1)
@@ -97,9 +163,63 @@ class Activation:
                         await journal.commit()
                     await self._perform(self._tools.perform(effect, self._commit))
 
+    def _may_have_spoken(self) -> bool:
+        """Whether another owner may have been in the middle of a model call."""
+        return self.journal.state.cancel is None and not self._unparked
+
     def _may_stay_staged(self) -> bool:
         """A program's turn has no outside effect: it may share a commit with the result before."""
         return self.journal.state.plan.provider == CODE_PROVIDER and self._tools.only_repeatable
+
+    async def _finish(self, finish: Finish) -> bool:
+        """End the run; False when something reached its inbox first."""
+        if finish.status != "completed":
+            await self._children.cancel("parent run cancelled")
+        try:
+            await self.journal.commit(closing(self.journal.state, finish))
+        except InboxMoved:
+            return False
+        return True
+
+    async def _park(self, reason: Literal["input", "calls", "pause"], until_ns: int) -> bool:
+        """Let the run go; False when it has something to do after all."""
+        journal, services = self.journal, self._services
+        if reason == "calls" and await self._stayed_hot(until_ns):
+            return False
+        over = timed_out(journal.state, services.now_ns())
+        for event in over:
+            journal.stage(event)
+        if over:
+            return False
+        try:
+            await journal.commit((RunParked(reason=reason, until_ns=until_ns),))
+        except InboxMoved:
+            return False
+        if until_ns:
+            data = wake_data(journal.tenant)
+            await services.store.timers.set(TIMER, journal.run_id, until_ns, data)
+        return True
+
+    async def _stayed_hot(self, until_ns: int) -> bool:
+        """Wait a moment for what ends the park, without the slot: it spares a commit and a wake.
+
+        Whether something came (kernel.md section 2).
+        """
+        if self._leaving:
+            return False
+        if self.journal.staged:
+            await self.journal.commit()
+        seconds = HOT_S
+        if until_ns:
+            seconds = min(seconds, max(0.0, (until_ns - self._services.now_ns()) / 1e9))
+        with self._slot_free():
+            await self._perform(self._wait_for_inbox(seconds))
+        return self._moved.is_set() or self._was_interrupted()
+
+    async def _wait_for_inbox(self, seconds: float) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._moved.wait()
 
     async def _let_go(self) -> None:
         if self.journal.staged:
@@ -135,18 +255,3 @@ class Activation:
 
     def _was_interrupted(self) -> bool:
         return self._interrupted
-
-    def _take_inbox(self) -> None:
-        journal = self.journal
-        if not journal.inbox:
-            return
-        messages, journal.inbox = journal.inbox, []
-        for message in messages:
-            try:
-                item = decode_inbox(message.data)
-            except msgspec.DecodeError:
-                continue
-            if item.id in journal.state.taken:
-                continue
-            if isinstance(item, CancelMessage):
-                journal.stage(CancelRequested(reason=item.reason, inbox=item.id))

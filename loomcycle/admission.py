@@ -16,6 +16,8 @@ from replay.machine import HANDLE_TAKEN
 
 SESSION_BUSY = "session_busy"
 
+TERMINAL = frozenset({"run.finished", "run.withdrawn", "run.amended"})
+
 
 class Refused(Exception):
     """The start may not become a run. ``tombstone``: nothing of it may be seen as a run."""
@@ -89,9 +91,10 @@ async def ended(
 
 
 def terminal(data: bytes) -> bool:
-    """Whether a stored commit ends its run."""
+    """Whether a stored commit ends its run, or was added after its end."""
     return any(
-        event.type in ("run.finished", "run.withdrawn") for event in decode(data).header.events
+        event.type in ("run.finished", "run.withdrawn", "run.amended")
+        for event in decode(data).header.events
     )
 
 

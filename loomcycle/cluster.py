@@ -82,6 +82,11 @@ class Cluster:
         """Whether no other process is known."""
         return len(self._members) <= 1
 
+    def leads(self) -> bool:
+        """Whether what one process of all should do is up to this one; for a moment two may
+        think so, or none."""
+        return min(self._members) == self._process
+
     def is_alive(self, process: str) -> bool:
         """Whether ``process`` must be treated as alive (unknown ones count until settled)."""
         if process in self._members:

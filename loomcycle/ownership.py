@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from typing import NamedTuple
 
 from events.commit import BrokenChain, CommitHeader
-from events.vocabulary import Event, RunClaimed, RunFinished, RunStarted, Started
+from events.vocabulary import Event, RunClaimed, RunFinished, RunParked, RunStarted, Started
 from loomcycle.admission import Admission, Refused
 from loomcycle.cluster import Cluster
 from loomcycle.journal import RunJournal
@@ -19,11 +20,21 @@ from loomcycle.loading import load, session_history
 from loomcycle.masking import RunMasker, decode_credentials
 from loomcycle.services import Services
 from loomcycle.starts import Start
+from loomcycle.taking import concerns
 from loomcycle.wakes import Wake
 from replay.state import Phase, State
 
 CREDENTIALS = "credentials"
 """Name of the seal that holds a run's bearer and credentials."""
+
+
+class Owned(NamedTuple):
+    """``resumed_n``: the last event that others wrote. ``unparked``: the run was let go before;
+    its claim is staged, not committed."""
+
+    journal: RunJournal
+    resumed_n: int
+    unparked: bool
 
 
 class Ownership:
@@ -84,26 +95,22 @@ class Ownership:
         self._services.live.closed(journal.run_id)
         await self._services.store.seals.delete(journal.run_id)
 
-    async def take_over(
-        self, tenant: str, run_id: str, wake: Wake | None
-    ) -> tuple[RunJournal, int] | None:
-        """The run's journal, claimed, and the last event that others wrote.
-
-        None when there is nothing to continue: it ended, or its owner lives and holds it.
-        Raises Fenced, JournalError, LogError.
+    async def take_over(self, tenant: str, run_id: str, wake: Wake | None) -> Owned | None:
+        """The run, claimed. None when there is nothing to continue: it ended, it waits for what
+        has not come, or its owner lives and holds it. Raises Fenced, JournalError, LogError.
         """
         services = self._services
-        released_by, seen = (wake.released_by, wake.seen) if wake is not None else ("", (0, 0))
+        wake = wake or Wake(tenant)
         loaded = await load(services.store, services.plans, tenant, run_id, secrets=True)
         if loaded is None:
             return None
-        state = loaded.state
-        if state.commits < seen[0]:
-            raise BrokenChain(run_id, *seen, "is missing: a view has seen it")
+        state, parked = loaded.state, loaded.state.parked
+        if state.commits < wake.seen[0]:
+            raise BrokenChain(run_id, *wake.seen, "is missing: a view has seen it")
         if state.phase is Phase.FINISHED:
             await self.forget(state, run_id)
             return None
-        if await self._is_held(state.writer, released_by):
+        if parked is None and await self._is_held(state.writer, wake.released_by):
             services.store.live.poke(run_id, b"inbox")
             return None
         masker = await self._masker(run_id, state.started.sealed)
@@ -111,12 +118,23 @@ class Ownership:
             masker.learn(loaded.plain.values())
         journal = self._journal(tenant, run_id, state, masker, loaded.journal_seq)
         journal.plain = loaded.plain
+        await journal.read_inbox()
+        if parked is not None and not wake.check and not self._is_due(parked, journal):
+            return None
         resumed_n = state.n
         with self._opened(run_id, remote=not self._cluster.alone()):
-            await journal.read_inbox()
             journal.stage(RunClaimed(worker=services.process))
-            await journal.commit()
-        return journal, resumed_n
+            if parked is None:
+                await journal.commit()
+        return Owned(journal, resumed_n, parked is not None)
+
+    def _is_due(self, parked: RunParked, journal: RunJournal) -> bool:
+        """Whether a parked run has something to do. (Its claim is committed with what it takes.)"""
+        if parked.reason == "pause" and not self._services.paused():
+            return True
+        if 0 < parked.until_ns <= self._services.now_ns():
+            return True
+        return concerns(journal.inbox, journal.state)
 
     async def _is_held(self, writer: str, released_by: str) -> bool:
         """Whether another process that lives wrote last, and did not let the run go."""

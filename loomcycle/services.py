@@ -49,3 +49,5 @@ class Services:
     redaction: Redaction | None = None
     new_hex: HexSource = random_hex
     delta_flush_s: float = 0.005
+    paused: Callable[[], bool] = lambda: False
+    """Whether the runtime is pausing: runs park at their next turn."""

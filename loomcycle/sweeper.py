@@ -14,6 +14,7 @@ from typing import Protocol
 
 from events.log import EventStore, LogError
 from loomcycle.cluster import Cluster
+from loomcycle.leftover_seals import LeftoverSeals
 from loomcycle.wakes import wake_data
 from projections.framework import ViewUnavailable
 
@@ -70,40 +71,54 @@ class Sweeper:
         self._process = process
         self._owns = owns
         self._now_ns = now_ns
+        self._seals = LeftoverSeals(store, cluster, now_ns=now_ns)
         self._urgent = asyncio.Event()
-        self._task: asyncio.Task[None] | None = None
+        self._told: dict[str, int] = {}
+        self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
         self._urgent.set()
-        self._task = asyncio.create_task(self._keep_sweeping(), name="sweeper")
+        self._tasks = [
+            asyncio.create_task(self._keep_sweeping(), name="sweeper"),
+            asyncio.create_task(self._seals.keep_sweeping(), name="leftover-seals"),
+        ]
 
     async def stop(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def hurry(self) -> None:
         """Somebody came or went: sweep at once."""
         self._urgent.set()
 
     async def sweep(self) -> int:
-        """Post what is missing; returns how many wakes. Raises LogError, ViewUnavailable."""
+        """Post what is missing; returns how many wakes. Raises LogError, ViewUnavailable.
+
+        A run that lost its worker is woken once whatever is queued: its item may be in that
+        worker's hand. After that it is woken again only when no item is left.
+        """
         if not self._cluster.settled:
             return 0
         runs = await self._index.running()
         orphans = [run for run in runs if self._is_orphan(run)]
         gone = {owner: await self._is_gone(owner) for owner in sorted({r.owner for r in orphans})}
         orphans = [run for run in orphans if gone.get(run.owner)]
+        lost = {run.id: run.last_commit for run in orphans}
+        self._told = {run: c for run, c in self._told.items() if lost.get(run) == c}
         if not orphans:
             return 0
         queued = await self._store.wakes.waiting()
         bucket = self._now_ns() // int(REPEAT_WAKE_S * 1e9)
-        missing = [run for run in orphans if run.id not in queued]
+        missing = [run for run in orphans if run.id not in queued or run.id not in self._told]
         for run in missing:
-            cause = f"orphan:{run.last_commit}:{bucket}"
+            cause = f"orphan:{run.last_commit}"
+            if run.id in self._told:
+                cause = f"{cause}:{bucket}"
             await self._store.wakes.post(
                 run.id, cause, wake_data(run.tenant, seen=(run.last_commit, run.last_seq))
             )
+            self._told[run.id] = run.last_commit
         if missing:
             log.info("woke %d runs without a worker", len(missing))
         return len(missing)

@@ -13,8 +13,8 @@ from events.vocabulary import ToolResult, ToolStarted, ToolUse
 from loomcycle.journal import RunJournal
 from loomcycle.masking import plain_input, stored_form
 from loomcycle.services import Services
-from loomcycle.tools.base import CallContext, Repeat, Tool, ToolOutput
-from replay.machine import CODE_PROVIDER, CallTools
+from loomcycle.tools.base import CallContext, Deferred, Repeat, Tool, ToolOutput
+from replay.machine import CODE_PROVIDER, CallTools, CloseCall
 from replay.state import Call
 
 RECOVERY_MARGIN_NS = 60_000_000_000
@@ -75,7 +75,7 @@ class ToolTurn:
     async def _all(self, runnable: list[tuple[Call, Tool]], commit: Commit) -> None:
         slots = asyncio.Semaphore(max(1, self._journal.state.plan.tool_parallelism))
 
-        async def one(call: Call, tool: Tool) -> tuple[Call, ToolOutput]:
+        async def one(call: Call, tool: Tool) -> tuple[Call, ToolOutput | Deferred]:
             async with slots:
                 return call, await self._call(call, tool)
 
@@ -94,7 +94,7 @@ class ToolTurn:
             if tasks:
                 await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _call(self, call: Call, tool: Tool) -> ToolOutput:
+    async def _call(self, call: Call, tool: Tool) -> ToolOutput | Deferred:
         given = plain_input(call, self._journal)
         if tool.repeat is Repeat.OWN_STORE:
             given = stored_form(given, self._journal)
@@ -103,7 +103,16 @@ class ToolTurn:
         except Exception as cause:
             return ToolOutput(f"{call.name} failed: {type(cause).__name__}: {cause}", True)
 
-    def _result(self, call: Call, output: ToolOutput) -> None:
+    async def close(self, effect: CloseCall) -> None:
+        """Stage the result of a call that waited for it."""
+        self._result(effect.call, ToolOutput(effect.text, effect.is_error))
+
+    def _result(self, call: Call, output: ToolOutput | Deferred) -> None:
+        for event in output.events:
+            self._journal.stage(event)
+        if isinstance(output, Deferred):
+            self._journal.stage(output.waiting)
+            return
         self._journal.stage(
             ToolResult(
                 tool_use=ToolUse(call.id, call.name, call.input),
@@ -138,4 +147,7 @@ class ToolTurn:
             used_tokens=last.input_tokens + last.output_tokens if last is not None else 0,
             caller_hosts=facts.caller_hosts,
             web_search_filter=facts.web_search_filter,
+            call_n=call.n,
+            tool_use_id=call.id,
+            state=state,
         )

@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
+
+import msgspec
 
 from events.commit import FutureEvent, JournalError
 from events.inbox import CancelMessage
@@ -171,8 +174,19 @@ class Worker:
             self._free.set()
             self._allow()
 
+    @contextmanager
+    def _slot_free(self) -> Iterator[None]:
+        """What only waits holds no slot; coming back it takes one, if need be above the number."""
+        self._busy -= 1
+        self._free.set()
+        self._allow()
+        try:
+            yield
+        finally:
+            self._busy += 1
+
     def _allow(self) -> None:
-        free = 0 if self._stopping else self._slots - self._busy
+        free = 0 if self._stopping else self.free
         for source in (self._wakes, self._starts):
             if source is not None:
                 source.allow(free)
@@ -222,7 +236,7 @@ class Worker:
             return
         finally:
             self._waiting.discard(item.run)
-        await self._drive(Activation(services, journal), delivery)
+        await self._drive(Activation(services, journal, slot_free=self._slot_free), delivery)
 
     async def _redelivered(self, item: StartItem, delivery: Delivery) -> bool:
         """Whether the item was dealt with because of what its first holder did."""
@@ -262,8 +276,14 @@ class Worker:
         if owned is None:
             delivery.ack()
             return
-        journal, resumed_n = owned
-        await self._drive(Activation(self._services, journal, resumed_n=resumed_n), delivery)
+        activation = Activation(
+            self._services,
+            owned.journal,
+            resumed_n=owned.resumed_n,
+            unparked=owned.unparked,
+            slot_free=self._slot_free,
+        )
+        await self._drive(activation, delivery)
 
     # -- advancing
 
@@ -324,13 +344,22 @@ class Worker:
                     await self._check_inbox(held)
 
     async def _check_inbox(self, held: _Held) -> None:
-        """Interrupt the run's effect if its inbox holds something that cannot wait."""
+        """Tell the run of what is in its inbox; interrupt its effect if that cannot wait."""
         journal = held.activation.journal
         try:
-            message = await self._services.store.log.last(journal.inbox_subject)
+            messages = await self._services.store.log.read(
+                journal.inbox_subject, after=journal.inbox_seq
+            )
         except LogError:
             return
-        if message is None or message.seq <= journal.inbox_seq:
-            return
-        if isinstance(decode_inbox(message.data), CancelMessage):
+        if any(_is_urgent(message.data) for message in messages):
             held.activation.interrupt()
+        elif messages:
+            held.activation.inbox_moved()
+
+
+def _is_urgent(data: bytes) -> bool:
+    try:
+        return isinstance(decode_inbox(data), CancelMessage)
+    except msgspec.DecodeError:
+        return False

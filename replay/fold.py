@@ -11,19 +11,35 @@ from typing import Any
 
 import msgspec
 from msgspec import Raw
+from msgspec.structs import replace
 
 from events.commit import Chain, Commit, JournalError
 from events.content import Segment, flatten
 from events.plan import RunPlan, SystemBlock
 from events.vocabulary import (
     TYPES,
+    BudgetRefused,
+    CallPrepared,
+    CallWaiting,
     CancelRequested,
+    ChildFinished,
+    ChildStarted,
+    CompactionMade,
+    CompactionRequested,
+    CompactionSkipped,
+    ContextCompaction,
     Event,
+    InterruptClosed,
     ModelAnswered,
+    ModelAttemptFailed,
     ModelFailed,
     ModelStarted,
+    ModelSwitched,
+    OutputRejected,
+    Retry,
     RunClaimed,
     RunFinished,
+    RunParked,
     RunStarted,
     RunWithdrawn,
     SystemPrompt,
@@ -37,10 +53,11 @@ from events.vocabulary import (
     UserInput,
     type_of,
 )
-from replay import conversation
+from replay import approval, compaction, conversation, output
 from replay.conversation import Block, Message
+from replay.hashing import RollingHash
 from replay.machine import MOVES
-from replay.state import Call, Phase, RecordedCall, State
+from replay.state import Call, Child, Phase, RecordedCall, State
 
 METADATA_LABEL = (
     "Run metadata, provided by the operator of this system (trusted, not written by the user):"
@@ -135,7 +152,7 @@ def _run_started(s: State, e: RunStarted, n: int, ts: int, masked: bool) -> None
     s.started_ns = e.started_ns or ts
 
 
-def _user_input(s: State, e: UserInput, n: int, ts: int, masked: bool) -> None:
+def _user_input(s: State, e: UserInput, n: int, ts: int, masked: bool) -> Phase:
     if e.inbox:
         s.taken.add(e.inbox)
     message = opening_message(e.payload)
@@ -144,13 +161,14 @@ def _user_input(s: State, e: UserInput, n: int, ts: int, masked: bool) -> None:
             s.masked[n] = (len(s.messages), -1)
         s.messages.append(message)
     if s.phase is not Phase.OPENING:
-        return
+        return Phase.MODEL
     if message is not None:
         s.input_text = "".join(b.text for b in message.blocks if isinstance(b, conversation.Text))
     own = system_blocks(e.payload)
     facts = s.started
     extra = metadata_block(facts.metadata) if isinstance(facts.metadata, Raw) else None
     s.system = s.plan.system + ((extra,) if extra else ()) + own
+    return Phase.OPENING
 
 
 def _system_prompt(s: State, e: SystemPrompt, n: int, ts: int, masked: bool) -> None:
@@ -175,8 +193,34 @@ def _tool_call(s: State, e: ToolCall, n: int, ts: int, masked: bool) -> None:
     s.turn_calls.append(Call(n, ts, use.id, use.name, use.input))
 
 
+def _attempt_failed(s: State, e: ModelAttemptFailed, n: int, ts: int, masked: bool) -> None:
+    s.failure = e
+    s.spent += 1
+    s.attempt = e.attempt + 1
+    s.turn_text, s.turn_calls = "", []
+
+
+def _retry(s: State, e: Retry, n: int, ts: int, masked: bool) -> None:
+    s.failure = None
+
+
+def _switched(s: State, e: ModelSwitched, n: int, ts: int, masked: bool) -> None:
+    s.failure = None
+    s.switches += 1
+    s.provider, s.model, s.asked_model = e.provider, e.model, e.model
+    s.context_window = e.context_window
+    if e.effort is not None:
+        s.effort = e.effort
+    if e.clear_reasoning:
+        s.messages = [replace(m, reasoning="") if m.reasoning else m for m in s.messages]
+        s.rolling = RollingHash()
+
+
 def _usage(s: State, e: Usage, n: int, ts: int, masked: bool) -> None:
     s.last_usage = e.usage
+    s.used = (
+        e.usage.input_tokens + e.usage.cache_read_input_tokens + e.usage.cache_creation_input_tokens
+    )
     s.usage = _add(s.usage, e.usage)
 
 
@@ -189,6 +233,7 @@ def _model_answered(s: State, e: ModelAnswered, n: int, ts: int, masked: bool) -
     s.stop_reason = e.stop_reason
     s.calls, s.turn_calls, s.turn_text = s.turn_calls, [], ""
     s.iteration += 1
+    s.answered += 1
     s.attempt = 1
     s.claims = 0
     return Phase.TOOLS if s.calls and e.stop_reason == "tool_use" else Phase.ENDING
@@ -220,7 +265,83 @@ def _tool_result(s: State, e: ToolResult, n: int, ts: int, masked: bool) -> Phas
 
 
 def _claimed(s: State, e: RunClaimed, n: int, ts: int, masked: bool) -> None:
-    s.claims += 1
+    if s.parked is None:
+        s.claims += 1
+    s.parked = None
+
+
+def _parked(s: State, e: RunParked, n: int, ts: int, masked: bool) -> None:
+    s.parked = e
+    s.claims = 0
+
+
+def _prepared(s: State, e: CallPrepared, n: int, ts: int, masked: bool) -> None:
+    _call(s, e.tool_use_id, n).prepared = e
+
+
+def _waiting(s: State, e: CallWaiting, n: int, ts: int, masked: bool) -> None:
+    call = _call(s, e.tool_use_id, n)
+    call.waiting, call.closed, call.allowed = e, None, False
+
+
+def _child_started(s: State, e: ChildStarted, n: int, ts: int, masked: bool) -> None:
+    call = _call(s, e.tool_use_id, n)
+    call.children = {**call.children, e.index: Child(e.run, e.agent_id)}
+
+
+def _child_finished(s: State, e: ChildFinished, n: int, ts: int, masked: bool) -> None:
+    call = _call(s, e.tool_use_id, n)
+    child = call.children.get(e.index) or Child(e.run, "")
+    if child.finished is not None:
+        raise Misplaced(f"event {n}: child {e.index} of call {call.id} finished twice")
+    call.children = {**call.children, e.index: Child(child.run, child.agent_id, e)}
+    if e.inbox:
+        s.taken.add(e.inbox)
+    s.claims = 0
+
+
+def _interrupt_closed(s: State, e: InterruptClosed, n: int, ts: int, masked: bool) -> None:
+    if e.inbox:
+        s.taken.add(e.inbox)
+    s.claims = 0
+    for call in s.calls:
+        if call.waiting is not None and call.waiting.ref == e.interrupt_id and not call.done:
+            call.closed = e
+            call.allowed = call.waiting.kind == "approval" and approval.allows(e)
+
+
+def _compaction_requested(s: State, e: CompactionRequested, n: int, ts: int, masked: bool) -> None:
+    if e.inbox:
+        s.taken.add(e.inbox)
+    s.compacting = e.trigger
+
+
+def _compaction_made(s: State, e: CompactionMade, n: int, ts: int, masked: bool) -> None:
+    s.made = e
+    if e.usage is not None:
+        s.usage = _add(s.usage, e.usage)
+
+
+def _compaction_skipped(s: State, e: CompactionSkipped, n: int, ts: int, masked: bool) -> None:
+    s.compacting = ""
+    s.skipped_at = s.iteration + s.spent
+
+
+def _compacted(s: State, e: ContextCompaction, n: int, ts: int, masked: bool) -> None:
+    if s.made is None:
+        raise Misplaced(f"event {n}: a compaction without its facts")
+    compaction.compact(s, s.made, e.context_compaction)
+    s.made, s.compacting = None, ""
+    s.compacted_at = s.iteration + s.spent
+
+
+def _output_rejected(s: State, e: OutputRejected, n: int, ts: int, masked: bool) -> None:
+    s.rejected += 1
+    s.messages.append(Message("user", (conversation.Text(output.repair_request(e.error)),)))
+
+
+def _budget_refused(s: State, e: BudgetRefused, n: int, ts: int, masked: bool) -> None:
+    s.budget_refused = e.reason
 
 
 def _cancel(s: State, e: CancelRequested, n: int, ts: int, masked: bool) -> None:
@@ -271,6 +392,21 @@ _HANDLERS: dict[str, Callable[[State, Any, int, int, bool], Any]] = {
     "tool.started": _tool_started,
     "tool_result": _tool_result,
     "run.claimed": _claimed,
+    "model.attempt_failed": _attempt_failed,
+    "retry": _retry,
+    "model.switched": _switched,
+    "run.parked": _parked,
+    "call.prepared": _prepared,
+    "call.waiting": _waiting,
+    "child.started": _child_started,
+    "child.finished": _child_finished,
+    "interrupt.closed": _interrupt_closed,
+    "compaction.requested": _compaction_requested,
+    "compaction.made": _compaction_made,
+    "compaction.skipped": _compaction_skipped,
+    "context_compaction": _compacted,
+    "output.rejected": _output_rejected,
+    "budget.refused": _budget_refused,
     "run.cancel_requested": _cancel,
     "run.finished": _finished,
     "run.withdrawn": _withdrawn,

@@ -9,9 +9,13 @@ Pure: state in, effect out. A change of an old journal's effects is a new ``MACH
 
 from __future__ import annotations
 
+from typing import Literal
+
 from msgspec import Struct
 
 from events.vocabulary import Done, Error, Event, RunFinished, Status, UsageTotals
+from replay import children, compaction, interrupts, output
+from replay.children import Spawn
 from replay.state import Call, Phase, State
 
 MACHINE_VERSION = 1
@@ -38,6 +42,18 @@ MOVES: dict[Phase, dict[str, tuple[Phase, ...]]] = {
     },
     Phase.MODEL: {
         "user_input": (Phase.MODEL,),
+        "model.attempt_failed": (Phase.MODEL,),
+        "model.switched": (Phase.MODEL,),
+        "provider_fallback": (Phase.MODEL,),
+        "cache_invalidated": (Phase.MODEL,),
+        "reasoning_invalidated": (Phase.MODEL,),
+        "model_downgraded": (Phase.MODEL,),
+        "fallback_suppressed": (Phase.MODEL,),
+        "compaction.made": (Phase.MODEL,),
+        "compaction.skipped": (Phase.MODEL,),
+        "context_compaction": (Phase.MODEL,),
+        "budget.refused": (Phase.MODEL,),
+        "run.parked": (Phase.MODEL,),
         "model.started": (Phase.MODEL,),
         "retry": (Phase.MODEL,),
         "text": (Phase.MODEL,),
@@ -54,19 +70,50 @@ MOVES: dict[Phase, dict[str, tuple[Phase, ...]]] = {
     Phase.TOOLS: {
         "tool.started": (Phase.TOOLS,),
         "tool_result": (Phase.TOOLS, Phase.MODEL),
+        "call.prepared": (Phase.TOOLS,),
+        "call.waiting": (Phase.TOOLS,),
+        "host_widened": (Phase.TOOLS,),
+        "interruption_pending": (Phase.TOOLS,),
+        "interrupt.closed": (Phase.TOOLS,),
+        "interrupt.notified": (Phase.TOOLS,),
+        "child.started": (Phase.TOOLS,),
+        "child.finished": (Phase.TOOLS,),
+        "spawn_child_started": (Phase.TOOLS,),
+        "spawn_child_result": (Phase.TOOLS,),
+        "compaction.requested": (Phase.TOOLS,),
+        "run.parked": (Phase.TOOLS,),
         "run.claimed": (Phase.TOOLS,),
         "run.cancel_requested": (Phase.TOOLS,),
         "error": (Phase.TOOLS,),
         "run.finished": (Phase.FINISHED,),
     },
     Phase.ENDING: {
+        "user_input": (Phase.MODEL,),
+        "output.rejected": (Phase.MODEL,),
+        "awaiting_input": (Phase.AWAITING,),
         "run.claimed": (Phase.ENDING,),
         "run.cancel_requested": (Phase.ENDING,),
         "error": (Phase.ENDING,),
         "done": (Phase.ENDING,),
         "run.finished": (Phase.FINISHED,),
     },
+    Phase.AWAITING: {
+        "user_input": (Phase.MODEL,),
+        "run.parked": (Phase.AWAITING,),
+        "run.claimed": (Phase.AWAITING,),
+        "run.cancel_requested": (Phase.AWAITING,),
+        "compaction.requested": (Phase.AWAITING,),
+        "compaction.made": (Phase.AWAITING,),
+        "compaction.skipped": (Phase.AWAITING,),
+        "context_compaction": (Phase.AWAITING,),
+        "error": (Phase.AWAITING,),
+        "done": (Phase.AWAITING,),
+        "run.finished": (Phase.FINISHED,),
+    },
     Phase.FINISHED: {
+        "run.amended": (Phase.FINISHED,),
+        "compaction.made": (Phase.FINISHED,),
+        "context_compaction": (Phase.FINISHED,),
         "run.archived": (Phase.FINISHED,),
         "run.imported": (Phase.FINISHED,),
     },
@@ -87,6 +134,46 @@ class CallTools(Struct, frozen=True):
     calls: tuple[Call, ...]
 
 
+class StartChildren(Struct, frozen=True):
+    """Start these entries (index and request) of an Agent call."""
+
+    call: Call
+    spawns: tuple[tuple[int, Spawn], ...]
+
+
+class CloseCall(Struct, frozen=True):
+    """What a call waited for is known: this is its result."""
+
+    call: Call
+    text: str
+    is_error: bool = False
+
+
+class Compact(Struct, frozen=True):
+    """Have the older part of the conversation summarised (``replay/compaction.py``)."""
+
+    trigger: str
+
+
+class RejectOutput(Struct, frozen=True):
+    """Tell the model why its final answer is none, and let it try once more."""
+
+    error: str
+
+
+class AwaitInput(Struct, frozen=True):
+    """Say that the run waits for a person."""
+
+    since_turn: int
+
+
+class Park(Struct, frozen=True):
+    """Let the run go until its inbox gets something, or the time ``until_ns`` comes (0: never)."""
+
+    reason: Literal["input", "calls"]
+    until_ns: int = 0
+
+
 class Finish(Struct, frozen=True):
     """End the run. The events of :func:`closing` are committed with the run's end."""
 
@@ -99,7 +186,26 @@ class Halt(Struct, frozen=True):
     """Nothing is left to do."""
 
 
-Effect = CallModel | CallTools | Finish | Halt
+Effect = (
+    CallModel
+    | CallTools
+    | StartChildren
+    | CloseCall
+    | Compact
+    | RejectOutput
+    | AwaitInput
+    | Park
+    | Finish
+    | Halt
+)
+
+DEFERRING = frozenset({"Agent", "Interruption"})
+"""Tools whose results come from elsewhere: they begin before the others of their turn."""
+
+SPENT = "all permitted iterations were spent on failed attempts"
+
+MAX_REPAIRS = 1
+"""So often may a final answer be wrong before it ends the run."""
 
 
 def next_effect(state: State) -> Effect:
@@ -111,19 +217,70 @@ def next_effect(state: State) -> Effect:
     if state.cancel is not None:
         return Finish("cancelled", state.cancel.reason)
     match state.phase:
-        case Phase.MODEL if state.iteration >= state.plan.max_iterations:
-            return Finish("completed", "max_iterations")
         case Phase.MODEL:
-            return CallModel(state.iteration, state.attempt)
+            return _turn(state)
         case Phase.TOOLS:
-            return CallTools(tuple(state.pending()))
-        case Phase.ENDING if state.error:
-            prefix = "provider error: " if state.failed_partial else ""
-            return Finish("failed", "", prefix + state.error)
+            return _calls(state)
         case Phase.ENDING:
-            return Finish("completed", state.stop_reason)
+            return _end(state)
+        case Phase.AWAITING if state.compacting:
+            return Compact(state.compacting)
+        case Phase.AWAITING:
+            return Park("input")
         case _:
             raise ValueError(f"no effect in phase {state.phase.value}")
+
+
+def _turn(state: State) -> Effect:
+    if state.budget_refused:
+        return Finish("failed", "budget_exceeded", state.budget_refused)
+    if state.iteration + state.spent >= state.plan.max_iterations:
+        if state.answered or not state.spent:
+            return Finish("completed", "max_iterations")
+        return Finish("failed", "", SPENT)
+    trigger = compaction.due(state)
+    if trigger:
+        return Compact(trigger)
+    return CallModel(state.iteration, state.attempt)
+
+
+def _calls(state: State) -> Effect:
+    pending = state.pending()
+    ready = [call for call in pending if call.waiting is None or call.allowed]
+    deferring = [call for call in ready if call.name in DEFERRING]
+    if deferring:
+        return CallTools(tuple(deferring))
+    for call in pending:
+        waiting = call.waiting
+        if waiting is None or call.allowed:
+            continue
+        if waiting.kind == "children":
+            spawns = children.due(call, state.plan.max_concurrent_children)
+            if spawns:
+                return StartChildren(call, spawns)
+            if children.all_finished(call):
+                return CloseCall(call, *children.result(call))
+        elif call.closed is not None:
+            return CloseCall(call, *interrupts.result(call, waiting, call.closed))
+    if ready:
+        return CallTools(tuple(ready))
+    until = [c.waiting.until_ns for c in pending if c.waiting and c.waiting.until_ns]
+    return Park("calls", min(until, default=0))
+
+
+def _end(state: State) -> Effect:
+    if state.error:
+        prefix = "provider error: " if state.failed_partial else ""
+        return Finish("failed", "", prefix + state.error)
+    if state.plan.output_schema is not None:
+        problem = output.problem(state.plan.output_schema, state.final_text)
+        if problem and state.rejected < MAX_REPAIRS:
+            return RejectOutput(problem)
+        if problem:
+            return Finish("failed", "output_invalid", f"output_schema: {problem}")
+    if state.interactive:
+        return AwaitInput(max(0, state.iteration - 1))
+    return Finish("completed", state.stop_reason)
 
 
 def closing(state: State, finish: Finish) -> list[Event]:
@@ -133,6 +290,8 @@ def closing(state: State, finish: Finish) -> list[Event]:
     match finish.status:
         case "completed":
             last = Done(usage=totals, stop_reason=finish.stop_reason)
+        case "cancelled" if state.phase is Phase.AWAITING:
+            last = Done(usage=totals, stop_reason=state.stop_reason)
         case "cancelled":
             last = Error(error=f"cancelled: {finish.stop_reason}")
         case _:

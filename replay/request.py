@@ -12,12 +12,12 @@ def model_request(state: State) -> ModelRequest:
     plan = state.plan
     return ModelRequest(
         provider=state.provider,
-        model=plan.model,
+        model=state.asked_model,
         system=state.system,
         messages=state.messages,
         tools=plan.tools,
         max_tokens=plan.max_tokens,
-        effort=plan.effort,
+        effort=state.effort,
         sampling=plan.sampling,
     )
 

@@ -7,7 +7,20 @@ from enum import StrEnum
 from msgspec import Raw, Struct
 
 from events.plan import RunPlan, SystemBlock
-from events.vocabulary import CancelRequested, RunFinished, RunRef, RunStarted, UsageTotals
+from events.vocabulary import (
+    CallPrepared,
+    CallWaiting,
+    CancelRequested,
+    ChildFinished,
+    CompactionMade,
+    InterruptClosed,
+    ModelAttemptFailed,
+    RunFinished,
+    RunParked,
+    RunRef,
+    RunStarted,
+    UsageTotals,
+)
 from replay.conversation import Message
 from replay.hashing import RollingHash
 
@@ -20,11 +33,24 @@ class Phase(StrEnum):
     MODEL = "model"
     TOOLS = "tools"
     ENDING = "ending"
+    AWAITING = "awaiting"
     FINISHED = "finished"
 
 
-class Call(Struct, gc=False):
-    """A tool call of the current turn; ``n`` is its event's number, hence its effect id."""
+class Child(Struct):
+    """A child that an Agent call started; ``finished`` is None while it runs."""
+
+    run: str
+    agent_id: str
+    finished: ChildFinished | None = None
+
+
+class Call(Struct):
+    """A tool call of the current turn; ``n`` is its event's number, hence its effect id.
+
+    ``waiting`` stands while the result has to come from elsewhere, ``closed`` once the question
+    it waited for is settled, ``allowed`` when a person let it run (what ``waiting.bound`` says).
+    """
 
     n: int
     ts: int
@@ -32,6 +58,11 @@ class Call(Struct, gc=False):
     name: str
     input: Raw
     started: bool = False
+    prepared: CallPrepared | None = None
+    waiting: CallWaiting | None = None
+    closed: InterruptClosed | None = None
+    allowed: bool = False
+    children: dict[int, Child] = {}
     done: bool = False
     text: str = ""
     is_error: bool = False
@@ -51,20 +82,31 @@ class State:
 
     ``messages`` is the conversation as the model sees it: earlier runs of the session first
     (``history`` of them), masked where the journal is masked. ``iteration`` counts finished
-    model turns; ``attempt`` the calls made for the turn that is due.
+    model turns, ``spent`` the failed attempts that count like turns; ``attempt`` the calls made
+    for the turn that is due. ``provider``, ``asked_model``, ``effort`` and ``context_window`` are
+    those of the pair that serves now; ``model`` is what it calls itself. ``window`` and ``used``
+    are tokens as the last turn (or an estimate after a compaction) tells them.
     """
 
     __slots__ = (
+        "answered",
+        "asked_model",
         "attempt",
+        "budget_refused",
         "calls",
         "cancel",
         "claims",
         "commit_hash",
         "commits",
+        "compacted_at",
+        "compacting",
+        "context_window",
+        "effort",
         "epoch",
         "error",
         "facts",
         "failed_partial",
+        "failure",
         "final_text",
         "finished",
         "has_masks",
@@ -73,24 +115,32 @@ class State:
         "iteration",
         "last_ts",
         "last_usage",
+        "made",
         "masked",
         "messages",
         "model",
         "n",
+        "parked",
         "phase",
         "plan",
         "provider",
         "recorded",
+        "rejected",
         "rolling",
+        "skipped_at",
+        "spent",
         "started_ns",
         "stop_reason",
+        "switches",
         "system",
         "system_prompt",
         "taken",
+        "task",
         "turn_calls",
         "turn_n",
         "turn_text",
         "usage",
+        "used",
         "writer",
     )
 
@@ -106,7 +156,12 @@ class State:
         self.input_text = ""
         self.started_ns = 0
         self.iteration = 0
+        self.spent = 0
         self.attempt = 1
+        self.answered = 0
+        """Turns that the model answered in this run, failed ones not counted."""
+        self.failure: ModelAttemptFailed | None = None
+        self.switches = 0
         self.turn_text = ""
         self.turn_n = 0
         self.turn_calls: list[Call] = []
@@ -122,6 +177,21 @@ class State:
         self.last_usage: UsageTotals | None = None
         self.provider = plan.provider
         self.model = plan.model
+        self.asked_model = plan.model
+        self.effort = plan.effort
+        self.context_window = plan.context_window
+        self.used = 0
+        self.task = ""
+        """The original task, pinned by a compaction."""
+        self.compacting = ""
+        """Who asked for a compaction that is due: ``self`` or ``manual``."""
+        self.made: CompactionMade | None = None
+        self.compacted_at = -2
+        self.skipped_at = -1
+        """Iterations at whose beginning the last compaction was made, or given up."""
+        self.rejected = 0
+        self.budget_refused = ""
+        self.parked: RunParked | None = None
         self.cancel: CancelRequested | None = None
         self.finished: RunFinished | None = None
         self.claims = 0
@@ -147,6 +217,10 @@ class State:
     @property
     def ref(self) -> RunRef:
         return RunRef(self.run, self.n)
+
+    @property
+    def interactive(self) -> bool:
+        return self.facts is not None and self.facts.interactive
 
     def pending(self) -> list[Call]:
         """Calls of the current turn that have no result, in the model's order."""

@@ -84,13 +84,6 @@ def run_with_log(work: Coroutine[Any, Any, T]) -> T:
         raise CommandFailed(str(error)) from None
 
 
-def journal_filter(store: EventStore, run_id: str) -> str:
-    """The subject of a run's journal, whatever its tenant."""
-    tokens = store.subjects.journal("", run_id).split(".")
-    tokens[3] = "*"
-    return ".".join(tokens)
-
-
 def tenants_named(tenant: str) -> tuple[str, ...]:
     """Where the log may hold the runs of what an operator calls ``tenant``.
 
@@ -107,7 +100,7 @@ async def tenant_of(store: EventStore, run_id: str, named: str | None = None) ->
             if await store.log.last(store.subjects.journal(tenant, run_id)) is not None:
                 return tenant
         raise BadInvocation(f'tenant "{named}" has no run "{run_id}"')
-    found = await store.log.read(journal_filter(store, run_id), limit=1)
+    found = await store.log.read(store.subjects.journals(run_id), limit=1)
     if not found:
         raise BadInvocation(f'the log holds no run "{run_id}"')
     started = opening(decode(found[0].data, found[0].seq))

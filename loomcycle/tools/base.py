@@ -12,6 +12,8 @@ from typing import NamedTuple, Protocol
 from msgspec import Struct
 
 from events.plan import RunPlan
+from events.vocabulary import CallWaiting, Event
+from replay.state import State
 
 
 class Repeat(Enum):
@@ -28,8 +30,21 @@ class Repeat(Enum):
 
 
 class ToolOutput(NamedTuple):
+    """A result. ``events`` are facts of the call that stand before it in the journal."""
+
     text: str
     is_error: bool = False
+    events: tuple[Event, ...] = ()
+
+
+class Deferred(NamedTuple):
+    """No result yet: ``waiting`` says where it will come from (``replay/machine.py`` closes it).
+
+    ``events`` are committed together with it, before anybody can answer.
+    """
+
+    waiting: CallWaiting
+    events: tuple[Event, ...] = ()
 
 
 class CallContext(Struct, frozen=True, kw_only=True):
@@ -37,6 +52,8 @@ class CallContext(Struct, frozen=True, kw_only=True):
 
     ``effect_id`` is stable over crashes: ``<run_id>.<n of the tool_call event>``.
     ``recovering_since`` is unix nanoseconds when the call may have run before, else None.
+    ``call_n`` is the number of the call's event, ``tool_use_id`` what the model named it.
+    ``hosts`` were granted to this call by a hook. ``state`` is the run's fold: read it only.
     ``provider``/``model`` are those serving the run now; ``used_tokens`` those of its last turn.
     """
 
@@ -56,6 +73,10 @@ class CallContext(Struct, frozen=True, kw_only=True):
     used_tokens: int = 0
     caller_hosts: tuple[str, ...] | None = None
     web_search_filter: str = ""
+    call_n: int = 0
+    tool_use_id: str = ""
+    hosts: tuple[str, ...] = ()
+    state: State | None = None
 
 
 class Tool(Protocol):
@@ -76,4 +97,4 @@ class Tool(Protocol):
     @property
     def side_effect_class(self) -> str: ...
 
-    async def call(self, input_json: bytes, context: CallContext) -> ToolOutput: ...
+    async def call(self, input_json: bytes, context: CallContext) -> ToolOutput | Deferred: ...

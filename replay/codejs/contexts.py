@@ -34,7 +34,7 @@ class Contexts:
     def __init__(self, lines: int) -> None:
         """``lines``: ours are behind so many, so no line number of theirs is the program's."""
         blank = "\n" * lines
-        self._prelude = blank + _PRELUDE.replace("// include arguments.js", _ARGUMENTS)
+        self.prelude = blank + _PRELUDE.replace("// include arguments.js", _ARGUMENTS)
         self.clock = blank + _CLOCK
         self._ready: list[Ready] = []
 
@@ -57,7 +57,7 @@ class Contexts:
 
     def _make(self) -> Ready:
         context = quickjs.Context()
-        host = context.eval(self._prelude)
+        host = context.eval(self.prelude)
         context.set_time_limit(0.0)
         try:
             host(MINT)

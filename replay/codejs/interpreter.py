@@ -27,6 +27,7 @@ from replay.codejs.outcome import (
     timed_out,
 )
 from replay.codejs.program import Program, check, fnv1a_32
+from replay.codejs.resident import Opening
 from replay.codejs.watchdog import WATCHDOG
 
 _FIELDS = 4
@@ -64,7 +65,7 @@ class Interpreter:
         lines = program.source.count("\n") + 1
         self._contexts = contexts_for(lines)
         self._arguments = (
-            _well_formed(program.source) + _ENTRY,
+            well_formed(program.source) + _ENTRY,
             lines,
             msgspec.json.encode(program.input, order="sorted").decode(),
             msgspec.json.encode(list(program.tools)).decode(),
@@ -109,6 +110,21 @@ class Interpreter:
         call it once a turn while the tool call is under way. Never needed, bounded in memory."""
         self._contexts.prepare()
 
+    def opening(self, recorded: Sequence[Call]) -> Opening:
+        """What another process needs to execute the program itself, as :meth:`advance` would,
+        and to hold it where it waits for a result."""
+        self._feed(recorded)
+        return Opening(
+            prelude=self._contexts.prelude,
+            arguments=self._arguments,
+            pages=[tuple(page) for page in self._pages()],
+            program_memory=self.program.memory_limit,
+            memory=self._memory(),
+            stack=self.program.stack_limit,
+            report_memory=_REPORT_MEMORY,
+            report_time_s=_REPORT_TIME_S,
+        )
+
     def close(self) -> None:
         """Forget the recorded calls. The next :meth:`advance` is as good as the first."""
         self._seen, self._journal, self._journal_size = [], [], 0
@@ -128,19 +144,26 @@ class Interpreter:
             known = 0
         for call in recorded[known:]:
             given = str(bytes(call.input), "utf-8", "replace")
-            texts = (_well_formed(call.name), given, _well_formed(call.result_text))
+            texts = (well_formed(call.name), given, well_formed(call.result_text))
             self._journal += (*texts, int(call.is_error))
             self._journal_size += sum(map(len, texts))
             self._seen.append(call)
 
+    def _pages(self) -> Iterator[list[str | int]]:
+        for at in range(0, len(self._journal), _FEED_ARGUMENTS):
+            yield self._journal[at : at + _FEED_ARGUMENTS]
+
+    def _memory(self) -> int:
+        """Bytes: recorded results are not the program's."""
+        return self.program.memory_limit + _ENGINE_MEMORY + 2 * self._journal_size
+
     def _attempt(self, time_s: float) -> Outcome | None:
         """One execution in a fresh context; None: ``time_s`` was not enough."""
-        program = self.program
         context, host = self._contexts.take()
-        context.set_max_stack_size(program.stack_limit)
-        for at in range(0, len(self._journal), _FEED_ARGUMENTS):
-            host(FEED, *self._journal[at : at + _FEED_ARGUMENTS])
-        memory = program.memory_limit + _ENGINE_MEMORY + 2 * self._journal_size
+        context.set_max_stack_size(self.program.stack_limit)
+        for page in self._pages():
+            host(FEED, *page)
+        memory = self._memory()
         context.set_memory_limit(memory)
         context.set_time_limit(time_s)
         with WATCHDOG.guard(context, time_s, memory) as execution:
@@ -211,6 +234,6 @@ def _slices(length: float, time_limit_s: float) -> Iterator[float]:
     yield time_limit_s
 
 
-def _well_formed(text: str) -> str:
+def well_formed(text: str) -> str:
     """``text`` with halves of surrogate pairs replaced: the engine takes UTF-8 only."""
     return text if text.isascii() else text.encode("utf-8", "replace").decode()

@@ -13,6 +13,7 @@
 
   const MINT = 0, SEAL = 1, FEED = 2, RUN = 3, REPORT = 4;
   const EVALUATING = 0, RUNNING = 1, OVER = 2;
+  const FAILED = "1";                    /* begins the answer of a call that failed; others: "0" */
   const MISPLACED = ": tools can only be called while run(input) is executing";
   const PROMISED = "run returned a Promise; nothing is awaited here, run must return its result";
   const OP_TOOLS = { __proto__: null, Memory: true, Channel: true };
@@ -31,6 +32,7 @@
     "Uint32Array BigInt64Array BigUint64Array Float16Array Float32Array Float64Array " +
     "DataView Promise DisposableStack AsyncDisposableStack btoa atob";
 
+  const { ask } = globalThis;  /* a host that can wait for results has put it there */
   const indirectEval = eval;
   const NativeDate = Date, NativeError = Error, NativeTypeError = TypeError, NativeString = String;
   const NativeProxy = Proxy;
@@ -184,16 +186,30 @@
     }
     const input = encodeArgument(argument, site);
     if (halted !== undefined) throw halt;  /* by a getter of the argument */
-    if (at === end && !turnPage()) {
-      halted = ["suspended", next, site.tool, input];
-      throw halt;
+    let text, failed;
+    if (at < end || turnPage()) {
+      if (calls[at] !== site.tool || !sameJson(calls[at + 1], input, site)) {
+        halted = ["diverged", next, calls[at], calls[at + 1], site.tool, input];
+        throw halt;
+      }
+      text = calls[at + 2];
+      failed = calls[at + 3];
+      at += 4;
+    } else {
+      const waiting = ["suspended", next, site.tool, input];
+      if (ask === undefined) {
+        halted = waiting;
+        throw halt;
+      }
+      try {
+        const answer = ask(jsonText(waiting));
+        failed = slice(answer, 0, 1) === FAILED;
+        text = slice(answer, 1);
+      } catch (_) {  /* no stack or no memory is left: this host cannot go on, another may */
+        halted = ["undecided"];
+        throw halt;
+      }
     }
-    if (calls[at] !== site.tool || !sameJson(calls[at + 1], input, site)) {
-      halted = ["diverged", next, calls[at], calls[at + 1], site.tool, input];
-      throw halt;
-    }
-    const text = calls[at + 2], failed = calls[at + 3];
-    at += 4;
     next++;
     if (failed) {
       const failure = new NativeError(text);
@@ -312,6 +328,12 @@
 
   /* One JSON text, because the wrapper cannot read strings with NUL, nor ropes: `slice` makes it
    * one piece. Part by part, because the engine makes an array's text through Array.prototype. */
+  function jsonText(parts) {
+    let text = "[";
+    for (let i = 0; i < parts.length; i++) text += (i === 0 ? "" : ",") + stringify(parts[i]);
+    return slice(text + "]", 0);
+  }
+
   function report() {
     const running = phase === RUNNING;
     phase = OVER;
@@ -320,10 +342,7 @@
       if (running && (at < end || turnPage())) parts = ["short", next, calls[at], calls[at + 1]];
       else parts = thrown ? describeThrown() : ended;
     }
-    if (parts === undefined) parts = ["undecided"];
-    let text = "[";
-    for (let i = 0; i < parts.length; i++) text += (i === 0 ? "" : ",") + stringify(parts[i]);
-    return slice(text + "]", 0);
+    return jsonText(parts === undefined ? ["undecided"] : parts);
   }
 
   function seal() {

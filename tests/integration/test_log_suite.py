@@ -6,6 +6,7 @@ import asyncio
 import os
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
 
 import pytest
 import pytest_asyncio
@@ -21,7 +22,8 @@ from events.log import (
     WrongSequence,
 )
 from events.memory_store import MemoryServer
-from events.streams import LEASE_TTL_S, RUN_SEQ_SPAN
+from events.nats_queue import NatsWakeQueue
+from events.streams import LEASE_TTL_S, RUN_SEQ_SPAN, WAKE_REQUEST_S
 from events.subjects import LANES, lane_of
 
 pytestmark = pytest.mark.integration
@@ -52,6 +54,20 @@ def connect(request: pytest.FixtureRequest) -> Connect:
         return servers[0].connect(name, master_key)
 
     return connect_memory
+
+
+@pytest.fixture
+def stand_still() -> Callable[[EventStore], None]:
+    """Make a client do nothing more, as a stopped process does, its connection left open."""
+
+    def stop(store: EventStore) -> None:
+        wakes: Any = store.wakes
+        if isinstance(wakes, NatsWakeQueue):
+            wakes._link._transport._io_writer.transport.pause_reading()
+        else:
+            wakes._client.still = True
+
+    return stop
 
 
 @pytest_asyncio.fixture
@@ -95,6 +111,10 @@ async def eventually(condition: Callable[[], Awaitable[bool]], limit_s: float = 
             if await condition():
                 return
             await asyncio.sleep(0.005)
+
+
+async def _after(moment: float) -> bool:
+    return time.monotonic() > moment
 
 
 class TestAppend:
@@ -162,6 +182,24 @@ class TestReads:
         assert last is not None
         assert (last.subject, last.seq, last.data) == (inbox(store), seq, b"m")
         assert abs(time.time_ns() - last.time_ns) < 60e9
+
+    async def test_first_is_the_oldest_of_a_subject_or_filter_behind_a_sequence(
+        self, store: EventStore
+    ) -> None:
+        scope = store.subjects.run("t", RUN)
+        assert await store.log.first(scope) is None
+        one = await store.log.append(journal(store), b"1")
+        await store.log.append(journal(store, "r_0000000000000002"), b"other")
+        two = await store.log.append(inbox(store), b"2")
+        found = await store.log.first(scope)
+        assert found is not None
+        assert (found.subject, found.seq, found.data) == (journal(store), one, b"1")
+        assert abs(found.time_ns - time.time_ns()) < 60_000_000_000
+        behind = await store.log.first(scope, after=one)
+        assert behind is not None
+        assert (behind.seq, behind.data) == (two, b"2")
+        assert await store.log.first(journal(store), after=one) is None
+        assert await store.log.first(scope, after=two) is None
 
     async def test_read_gives_what_lies_behind_a_sequence_oldest_first(
         self, store: EventStore
@@ -527,6 +565,47 @@ class TestWakes:
         assert sorted(await take(source, 3)) == [b"1", b"2", b"other"]
         assert await nothing_comes(source)
 
+    async def test_a_process_that_stands_still_is_given_no_wakes(
+        self, connect: Connect, stand_still: Callable[[EventStore], None]
+    ) -> None:
+        still, moving = await connect("a"), await connect("b")
+        held = still.wakes.source()
+        held.allow(64)
+        taken = asyncio.create_task(held.get())
+        await still.wakes.post(RUN, "served", b"served")
+        (await asyncio.wait_for(taken, 5)).ack()
+        other = moving.wakes.source()
+        other.allow(64)
+        stand_still(still)
+        since = time.monotonic()
+        await eventually(lambda: _after(since + WAKE_REQUEST_S))
+        posted = [b"%d" % index for index in range(8)]
+        for index, data in enumerate(posted):
+            await moving.wakes.post(f"r_{index}", "orphan", data)
+        came = [await asyncio.wait_for(other.get(), ACK_WAIT_S / 2) for _ in posted]
+        assert sorted(item.data for item in came) == posted
+        assert {item.deliveries for item in came} == {1}
+
+    async def test_a_moving_process_asks_again_for_as_much_as_it_has_room_for(
+        self, store: EventStore
+    ) -> None:
+        source = store.wakes.source()
+        source.allow(8)
+        since = time.monotonic()
+        for index in range(3):  # each taken item leaves another request standing
+            await store.wakes.post(f"r_{index}", "c", b"w")
+        await take(source, 3)
+        source.allow(8)
+        await eventually(lambda: _after(since + 2.2 * WAKE_REQUEST_S), 10)
+        for index in range(20):
+            await store.wakes.post(f"r_{index}", "d", b"w")
+        assert len(await take(source, 8)) == 8
+        assert await nothing_comes(source)
+        source.allow(12)
+        for _ in range(12):
+            item = await asyncio.wait_for(source.get(), 5)
+            assert item.deliveries == 1, "it came before there was room for it"
+
     async def test_waiting_runs_can_be_listed_until_acked(self, store: EventStore) -> None:
         await store.wakes.post("r_1", "c")
         await store.wakes.post("r_1", "d")
@@ -639,6 +718,27 @@ class TestSeals:
         await b.seals.delete(RUN)
         assert await a.seals.get(RUN, "token/*") is None
         assert await a.seals.get("r_other", "x") == b"kept"
+
+    async def test_what_is_sealed_can_be_walked_through_until_deleted(
+        self, store: EventStore
+    ) -> None:
+        assert await store.seals.next() is None
+        for run_id, name in ((RUN, "a"), ("odd run.*", "b"), (RUN, "c")):
+            await store.seals.put(run_id, name, b"s3cret")
+
+        async def walk() -> list[str]:
+            found: list[str] = []
+            after = 0
+            while (sealed := await store.seals.next(after)) is not None:
+                assert sealed.seq > after
+                assert abs(sealed.time_ns - time.time_ns()) < 60_000_000_000
+                found.append(sealed.run_id)
+                after = sealed.seq
+            return found
+
+        assert await walk() == [RUN, "odd run.*", RUN]
+        await store.seals.delete(RUN)
+        assert await walk() == ["odd run.*"]
 
     async def test_no_plaintext_is_stored(self, store: EventStore) -> None:
         await store.seals.put(RUN, "n", b"s3cret")

@@ -72,7 +72,7 @@ class NamedLog:
 
     def __init__(self, log: Log) -> None:
         self._log = log
-        self.last, self.read, self.tail = log.last, log.read, log.tail
+        self.last, self.first, self.read, self.tail = log.last, log.first, log.read, log.tail
         self.ends, self.purge = log.ends, log.purge
 
     async def append(

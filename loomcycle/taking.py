@@ -1,0 +1,142 @@
+"""What a run's owner takes from its inbox into the journal, and when (loop.md section 9).
+
+A person's words become a turn at an iteration's boundary only, never between a call and its
+result; answers and children's ends are taken as soon as they come; what concerns nothing (a
+second answer, a late child) is dropped.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from events.content import ContentBlock, Segment
+from events.inbox import (
+    AnswerMessage,
+    CancelMessage,
+    ChildMessage,
+    CompactMessage,
+    InboxMessage,
+    InputMessage,
+    WithdrawMessage,
+)
+from events.inbox import decode as decode_inbox
+from events.log import Message
+from events.vocabulary import (
+    CancelRequested,
+    ChildFinished,
+    CompactionRequested,
+    Event,
+    InterruptClosed,
+    UserInput,
+)
+from loomcycle.journal import RunJournal
+from replay.state import Call, Phase, State
+
+AT_BOUNDARY = frozenset({Phase.MODEL, Phase.ENDING, Phase.AWAITING})
+
+
+def take_inbox(journal: RunJournal) -> None:
+    """Stage what the unread messages mean now; a person's words stay unread until a boundary."""
+    messages, journal.inbox = journal.inbox, []
+    for message in messages:
+        item = _read(message)
+        if item is None or item.id in journal.state.taken:
+            continue
+        if isinstance(item, InputMessage) and journal.state.phase not in AT_BOUNDARY:
+            journal.inbox.append(message)
+            continue
+        event = meaning(item, journal.state)
+        if event is not None:
+            journal.stage(event)
+
+
+def concerns(messages: list[Message], state: State) -> bool:
+    """Whether any of these messages would change the run."""
+    for message in messages:
+        item = _read(message)
+        if item is None or item.id in state.taken:
+            continue
+        if isinstance(item, InputMessage) or meaning(item, state) is not None:
+            return True
+    return False
+
+
+def meaning(item: InboxMessage, state: State) -> Event | None:
+    """The event that a message becomes in this state; None when it concerns nothing."""
+    match item:
+        case CancelMessage(id=ident, reason=reason):
+            return CancelRequested(reason=reason, inbox=ident)
+        case InputMessage(id=ident, text=text, source=source):
+            segment = Segment("user", (ContentBlock("trusted-text", text),))
+            return UserInput(payload=(segment,), source=source, inbox=ident)
+        case AnswerMessage() if _asks(state, item.interrupt_id):
+            return InterruptClosed(
+                interrupt_id=item.interrupt_id,
+                status="resolved",
+                answer=item.answer,
+                resolved_by=item.resolved_by,
+                resolved_ns=item.at_ns,
+                inbox=item.id,
+            )
+        case WithdrawMessage() if _asks(state, item.interrupt_id):
+            return InterruptClosed(
+                interrupt_id=item.interrupt_id,
+                status="cancelled",
+                resolved_by=item.resolved_by,
+                resolved_ns=item.at_ns,
+                inbox=item.id,
+            )
+        case ChildMessage():
+            return _child_ended(item, state)
+        case CompactMessage(id=ident) if state.phase is Phase.AWAITING:
+            return CompactionRequested(trigger="manual", inbox=ident)
+        case _:
+            return None
+
+
+def timed_out(state: State, now_ns: int) -> list[Event]:
+    """The questions of the run whose time is over."""
+    return [
+        InterruptClosed(
+            interrupt_id=call.waiting.ref,
+            status="timed_out",
+            resolved_by="timeout",
+            resolved_ns=now_ns,
+        )
+        for call in state.pending()
+        if call.waiting is not None
+        and call.closed is None
+        and call.waiting.kind != "children"
+        and 0 < call.waiting.until_ns <= now_ns
+    ]
+
+
+def _asks(state: State, interrupt_id: str) -> bool:
+    return any(_waits_for(call, interrupt_id) for call in state.pending())
+
+
+def _waits_for(call: Call, interrupt_id: str) -> bool:
+    return call.waiting is not None and call.closed is None and call.waiting.ref == interrupt_id
+
+
+def _child_ended(item: ChildMessage, state: State) -> Event | None:
+    for call in state.pending():
+        child = call.children.get(item.index) if call.n == item.n else None
+        if child is not None and child.finished is None and child.run == item.run:
+            return ChildFinished(
+                tool_use_id=call.id,
+                index=item.index,
+                run=item.run,
+                ok=item.ok,
+                text=item.text,
+                error=item.error,
+                inbox=item.id,
+            )
+    return None
+
+
+def _read(message: Message) -> InboxMessage | None:
+    try:
+        return decode_inbox(message.data)
+    except msgspec.DecodeError:
+        return None
