@@ -209,7 +209,11 @@ class EmbeddedServer:
                 log.error("%s", error)
 
     async def _goes_on(self) -> bool:
-        await asyncio.sleep(_WATCH_S)
+        """Wait until there may be something to do; False once stopped."""
+        if self._process is not None:
+            await self._process.ended()
+        else:
+            await asyncio.sleep(_WATCH_S)
         return not self._stopping
 
     async def stop(self) -> None:

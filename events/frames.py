@@ -28,6 +28,10 @@ _BARE = {kind: f'{{"type":"{kind}"}}'.encode() for kind in ("user_input", "syste
 """Transcript rows of these types keep their content in ``payload``."""
 
 
+_NOT_LIVE = frozenset({"system_prompt", "spawn_child_started", "spawn_child_result"})
+"""Public types that the stream of the request which started the run does not show."""
+
+
 class Frame(NamedTuple):
     """``seq`` orders frames; ``data`` is one line of JSON."""
 
@@ -88,7 +92,7 @@ def live_frame(record: Record) -> Frame | None:
         seen = rfc3339(record.ts)
         body = _Steer(_SteerInput(steer_text(event), event.source or "api", seen))
         return Frame(record.seq, "steer", _encode(body))
-    if kind == "system_prompt" or not is_public(kind):
+    if kind in _NOT_LIVE or not is_public(kind):
         return None
     return Frame(record.seq, kind, record.body)
 

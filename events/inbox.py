@@ -19,12 +19,16 @@ class CancelMessage(Struct, frozen=True, tag_field="type", tag="cancel"):
 
 
 class InputMessage(Struct, frozen=True, tag_field="type", tag="input"):
-    """A person says something: a user turn at the next boundary."""
+    """A person says something: a user turn at the next boundary.
+
+    ``sealed``: the text is masked, what was really said is sealed beside the run.
+    """
 
     id: str
     text: str
     source: str = "api"
     at_ns: int = 0
+    sealed: bool = False
 
 
 class AnswerMessage(Struct, frozen=True, tag_field="type", tag="answer"):

@@ -31,7 +31,6 @@ Collect = Callable[[bytes, bytes | None], bool]
 """Called with (data, raw headers) of each of several replies; True when it was the last."""
 
 REQUEST_TIMEOUT_S = 5.0
-_TICK_S = 0.25
 _RECONNECT_WAIT_S = 0.05
 _MAX_SUBJECT = 1024
 _NO_RESPONDERS = b"NATS/1.0 503"
@@ -135,9 +134,10 @@ class Link(Client):
             self.send(b"PUB %s %s %d\r\n%s\r\n" % (subject, reply, size, data))
         future: asyncio.Future[tuple[bytes, bytes | None]] = self._loop.create_future()
         patience = timeout_s or self.timeout_s
-        self._waiting[token] = _Waiting(future, self._loop.time() + patience, patience, collect)
-        if self._ticking is None:
-            self._ticking = self._loop.call_later(_TICK_S, self._tick)
+        deadline = self._loop.time() + patience
+        self._waiting[token] = _Waiting(future, deadline, patience, collect)
+        if self._ticking is None or deadline < self._ticking.when():
+            self._tick_at(deadline)
         return future
 
     # --- receiving ------------------------------------------------------------------------
@@ -195,10 +195,18 @@ class Link(Client):
             entry.future.set_result((data, headers))
 
     def _tick(self) -> None:
+        self._ticking = None
         now = self._loop.time()
         for token in [t for t, entry in self._waiting.items() if entry.deadline <= now]:
             self._fail(self._waiting.pop(token), "the NATS server did not answer in time")
-        self._ticking = self._loop.call_later(_TICK_S, self._tick) if self._waiting else None
+        if self._waiting:
+            self._tick_at(min(entry.deadline for entry in self._waiting.values()))
+
+    def _tick_at(self, deadline: float) -> None:
+        """Look at the deadlines when the first of them is due."""
+        if self._ticking is not None:
+            self._ticking.cancel()
+        self._ticking = self._loop.call_at(deadline, self._tick)
 
     @staticmethod
     def _fail(entry: _Waiting, reason: str) -> None:

@@ -6,6 +6,8 @@ knows data directories, locks or configuration: that is ``events/embedded.py``.
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import ctypes
 import logging
 import os
@@ -21,6 +23,7 @@ from typing import Literal
 log = logging.getLogger(__name__)
 
 HOST = "127.0.0.1"
+_POLL_S = 0.1
 _PR_SET_PDEATHSIG = 1
 
 Guard = Literal["prctl", "pipe"]
@@ -65,6 +68,18 @@ class ServerProcess:
             self._end_guardian()
         return status
 
+    async def ended(self) -> None:
+        """Return when it has ended, or (where the kernel does not tell) sooner, after a while."""
+        if sys.platform == "linux":
+            with contextlib.suppress(OSError):
+                handle = os.pidfd_open(self.pid)
+                try:
+                    await _readable(handle)
+                    return
+                finally:
+                    os.close(handle)
+        await asyncio.sleep(_POLL_S)
+
     def terminate(self) -> None:
         """Ask it to end."""
         self._end_guardian()
@@ -98,6 +113,16 @@ class ServerProcess:
         if self._pipe >= 0:
             os.close(self._pipe)
             self._pipe = -1
+
+
+async def _readable(handle: int) -> None:
+    loop = asyncio.get_running_loop()
+    event = asyncio.Event()
+    loop.add_reader(handle, event.set)
+    try:
+        await event.wait()
+    finally:
+        loop.remove_reader(handle)
 
 
 def _die_with_parent(parent: int) -> Callable[[], None]:

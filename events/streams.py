@@ -160,8 +160,9 @@ STATE = StreamSpec(
     name="STATE",
     subjects=tuple(f"{area}.>" for area in sorted(STATE_AREAS)),
     why=(
-        "Memory, names, documents, evaluations, hooks, SQL writes and agent handles with their"
-        " full history: recovery finds its own effects in it, so never one message per subject."
+        "Memory, names, documents, evaluations, hooks, SQL writes, agent handles and budgets with"
+        " their full history: recovery finds its own effects in it, so never one message per"
+        " subject."
     ),
 )
 

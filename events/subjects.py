@@ -21,7 +21,7 @@ LANES = 32
 MAX_NAME_BYTES = 64
 """A longer name becomes ``~`` and its SHA-256: such a token cannot be decoded again."""
 
-STATE_AREAS = frozenset({"mem", "path", "doc", "eval", "hook", "sql", "agent"})
+STATE_AREAS = frozenset({"mem", "path", "doc", "eval", "hook", "sql", "agent", "budget"})
 """First tokens of the STATE stream."""
 
 _MAX_NAMES = 5

@@ -421,14 +421,23 @@ class CallPrepared(Event, frozen=True, kw_only=True, tag="call.prepared"):
     """What the hooks before a tool call decided; they are not asked again.
 
     ``input`` is the rewritten input, ``hosts`` were granted to this call, ``denied`` is the
-    result of a call that must not run. ``notes`` tell what each hook did.
+    result of a call that must not run. ``notes`` tell what each hook did. ``edit_of`` names the
+    question whose answer gave the arguments that the hooks saw, "" when they were the model's.
     """
 
     tool_use_id: str
+    edit_of: str = ""
     input: Raw | UnsetType = UNSET
     denied: str | None = None
     denied_is_error: bool = False
     hosts: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+class CallReviewed(Event, frozen=True, kw_only=True, tag="call.reviewed"):
+    """Hooks after a tool call replaced the result that follows, or failed; ``notes`` say how."""
+
+    tool_use_id: str
     notes: tuple[str, ...] = ()
 
 
@@ -508,17 +517,24 @@ class CompactionMade(Event, frozen=True, kw_only=True, tag="compaction.made"):
 
 
 class CompactionSkipped(Event, frozen=True, kw_only=True, tag="compaction.skipped"):
-    """Nothing was compacted: there was nothing to do (``reason`` "noop") or the call failed."""
+    """Nothing was compacted: ``noop`` (nothing to do), ``failed`` (an ``error`` stands before) or
+    ``blank`` (the summary was empty)."""
 
     trigger: str
     reason: str
     request: str = ""
+    usage: UsageTotals | None = None
 
 
 class RunAmended(Event, frozen=True, kw_only=True, tag="run.amended"):
-    """Added to a run after its end, for those who continue its session (compaction.md 5)."""
+    """Added to a run after its end, for those who continue its session (compaction.md 5).
+
+    ``provider`` and ``model`` write the summary: the run's own may be gone by then.
+    """
 
     by: str = ""
+    provider: str = ""
+    model: str = ""
 
 
 class OutputRejected(Event, frozen=True, kw_only=True, tag="output.rejected"):
@@ -577,6 +593,7 @@ JournalEvent = (
     | ModelSwitched
     | RunParked
     | CallPrepared
+    | CallReviewed
     | CallWaiting
     | ChildStarted
     | ChildFinished

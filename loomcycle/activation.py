@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import Callable, Coroutine
 from contextlib import AbstractContextManager
 from typing import Any, Literal
 
+from events.log import LogError
 from events.vocabulary import (
     AwaitingInput,
     AwaitingInputBody,
@@ -24,9 +26,9 @@ from loomcycle.compaction_turn import CompactionTurn
 from loomcycle.journal import InboxMoved, RunJournal
 from loomcycle.model_turn import ModelTurn
 from loomcycle.services import Services
-from loomcycle.taking import take_inbox, timed_out
+from loomcycle.taking import NOTHING, take_inbox, timed_out, unsealed
 from loomcycle.tool_turn import ToolTurn
-from loomcycle.wakes import wake_data
+from loomcycle.wakes import PARK_TIMER, wake_data
 from replay.machine import (
     CODE_PROVIDER,
     AwaitInput,
@@ -44,11 +46,14 @@ from replay.machine import (
 )
 from replay.state import Phase
 
+log = logging.getLogger("loomcycle.worker")
+
 HOT_S = 1.0
 """A wait that ends within this time needs no parking."""
 
-TIMER = "park"
-"""Kind of the timers that wake parked runs."""
+
+TICK_S = 0.002
+"""A timer of the event loop may be so early."""
 
 
 class Handover(Exception):
@@ -86,6 +91,9 @@ class Activation:
         self._interruptible = False
         self._interrupted = False
         self._leaving = False
+        self._calling = False
+        self._suspended = services.paused()
+        """Whether calls that have no result yet are left to whoever takes the run up again."""
 
     def interrupt(self) -> None:
         """Something urgent is in the inbox: stop waiting for the current effect."""
@@ -97,10 +105,27 @@ class Activation:
         """Something is in the inbox that can wait for the next boundary."""
         self._moved.set()
 
+    @property
+    def missed(self) -> bool:
+        """Whether it was told of news that it did not look at any more."""
+        return self._interrupted or self._moved.is_set()
+
     def leave(self) -> None:
         """Stop at the next commit boundary (:class:`Handover` ends :meth:`drive`)."""
         self._leaving = True
         self._moved.set()
+        self._model.hurry()
+
+    def pause(self, *, force: bool) -> int:
+        """The runtime pauses: park soon. Calls that may be made again are given up at once, with
+        ``force`` all; how many were that are not made again."""
+        self._moved.set()
+        started = sum(call.started for call in self.journal.state.pending())
+        if not self._calling or (started and not force):
+            return 0
+        self._suspended = True
+        self.interrupt()
+        return started
 
     def close(self) -> None:
         """Drop what only saves work (a live interpreter)."""
@@ -119,7 +144,10 @@ class Activation:
                 self._interrupted = False
                 self._moved.clear()
                 await journal.read_inbox()
-            take_inbox(journal)
+            said = await unsealed(journal, self._services.store.seals) if journal.inbox else NOTHING
+            take_inbox(journal, said)
+            if self._services.resume_fanout:
+                self._children.show_results()
             unfinished, self._model.unfinished = self._model.unfinished, None
             if unfinished is not None and state.cancel is not None:
                 journal.stage(unfinished)
@@ -141,15 +169,18 @@ class Activation:
                     journal.stage(OutputRejected(error=error))
                 case CloseCall() as effect:
                     await self._perform(self._tools.close(effect))
+                case CallModel() | StartChildren() | Compact() if self._services.paused():
+                    if await self._park("pause", 0):
+                        return
+                case CallTools() if self._suspended and self._services.paused():
+                    if await self._park("pause", 0):
+                        return
                 case StartChildren() as effect:
                     await self._perform(self._children.start(effect, self._commit))
                 case Compact() as effect:
                     if journal.staged:
                         await journal.commit()
                     await self._perform(self._compaction.perform(effect))
-                case CallModel() if self._services.paused():
-                    if await self._park("pause", 0):
-                        return
                 case CallModel() as effect if self._model.began == effect:
                     journal.stage(
                         ModelStarted(iteration=effect.iteration, attempt=effect.attempt + 1)
@@ -161,7 +192,9 @@ class Activation:
                 case CallTools() as effect:
                     if journal.staged:
                         await journal.commit()
+                    self._calling = True
                     await self._perform(self._tools.perform(effect, self._commit))
+                    self._calling = False
 
     def _may_have_spoken(self) -> bool:
         """Whether another owner may have been in the middle of a model call."""
@@ -187,17 +220,19 @@ class Activation:
         if reason == "calls" and await self._stayed_hot(until_ns):
             return False
         over = timed_out(journal.state, services.now_ns())
-        for event in over:
-            journal.stage(event)
-        if over:
-            return False
         try:
+            if over:  # an answer that is in the inbox by now is the answer
+                await journal.commit(over)
+                return False
             await journal.commit((RunParked(reason=reason, until_ns=until_ns),))
         except InboxMoved:
             return False
         if until_ns:
             data = wake_data(journal.tenant)
-            await services.store.timers.set(TIMER, journal.run_id, until_ns, data)
+            try:
+                await services.store.timers.set(PARK_TIMER, journal.run_id, until_ns, data)
+            except LogError as cause:
+                log.info("%s has no timer, the sweeper sees to it: %s", journal.run_id, cause)
         return True
 
     async def _stayed_hot(self, until_ns: int) -> bool:
@@ -205,13 +240,13 @@ class Activation:
 
         Whether something came (kernel.md section 2).
         """
-        if self._leaving:
+        if self._leaving or self._services.paused():
             return False
         if self.journal.staged:
             await self.journal.commit()
         seconds = HOT_S
         if until_ns:
-            seconds = min(seconds, max(0.0, (until_ns - self._services.now_ns()) / 1e9))
+            seconds = min(seconds, max(0.0, (until_ns - self._services.now_ns()) / 1e9 + TICK_S))
         with self._slot_free():
             await self._perform(self._wait_for_inbox(seconds))
         return self._moved.is_set() or self._was_interrupted()

@@ -28,3 +28,23 @@ class Claim:
         """Its gateway misses the first commit, and queues the start."""
 
     def working(self) -> None: ...
+
+
+class Adopted:
+    """A child whose first commit was made here: no item of any queue stands for it.
+
+    Should it not be advanced to its end, the sweeper finds it like any run without a worker.
+    """
+
+    __slots__ = ("subject",)
+
+    seq, deliveries, data = 0, 1, b""
+
+    def __init__(self, run_id: str) -> None:
+        self.subject = run_id
+
+    def ack(self) -> None: ...
+
+    def nak(self, delay_s: float = 0.0) -> None: ...
+
+    def working(self) -> None: ...

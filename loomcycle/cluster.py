@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable
 
@@ -19,13 +20,20 @@ RENEW_S = 1.0
 
 
 class Member(Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """What a process says of itself in its lease."""
+    """What a process says of itself in its lease.
+
+    ``control`` is the last word about pausing that it knows (a stream sequence), ``unparked`` the
+    number of runs that it advances, ``forced`` the calls that it gave up for the pause.
+    """
 
     slots: int
     version: str = ""
     host: str = ""
     started_ns: int = 0
     stopping: bool = False
+    control: int = 0
+    unparked: int = 0
+    forced: int = 0
 
 
 _decode = msgspec.json.Decoder(Member).decode
@@ -51,6 +59,9 @@ class Cluster:
         self._member = member
         self._members: dict[str, Member] = {process: member}
         self.changed: Callable[[dict[str, Member]], None] = lambda _: None
+        self.report: Callable[[Member], Member] = lambda member: member
+        """Brings what the lease says up to date, at each renewal."""
+        self._due = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self.settled = alone_at_boot
         """Whether a process without a lease may be judged dead."""
@@ -101,9 +112,21 @@ class Cluster:
         await self._look()
         return not self.is_alive(process)
 
+    def announce(self) -> None:
+        """There is news for the lease: renew it at once."""
+        self._due.set()
+
+    async def look(self) -> dict[str, Member]:
+        """What all say of themselves now. Raises LogError."""
+        await self._look()
+        return self._members
+
     async def _keep(self) -> None:
         while True:
-            await asyncio.sleep(RENEW_S)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(RENEW_S):
+                    await self._due.wait()
+            self._due.clear()
             try:
                 await self._renew()
             except LogError as cause:
@@ -111,6 +134,7 @@ class Cluster:
                 log.warning("lease not renewed: %s", cause)
 
     async def _renew(self, *, boot: bool = False) -> None:
+        self._member = self.report(self._member)
         data = msgspec.json.encode(self._member)
         await self._store.leases.acquire(PREFIX + self._process, self._process, data)
         await self._look(boot=boot)

@@ -29,6 +29,24 @@ class ModelUnavailable(CommandError):
     code = "model_unavailable"
 
 
+class ProviderUnknown(CommandError):
+    """No provider has this id."""
+
+    code = "provider_unknown"
+
+
+class ProviderUnavailable(CommandError):
+    """The provider is known, but nothing to call it with is configured."""
+
+    code = "provider_unavailable"
+
+
+class ProviderListFailed(CommandError):
+    """The provider did not list its models."""
+
+    code = "provider_list_failed"
+
+
 class SessionNotFound(CommandError):
     code = "session_not_found"
 
@@ -93,3 +111,94 @@ class ViewAway(CommandError):
 
     code = "view_unavailable"
     retry_after_s = 1
+
+
+class Unprocessable(InvalidArgument):
+    """The request is well formed and cannot be done: ``field`` says what of it is wrong."""
+
+    code = "unprocessable"
+
+
+class NotSteerable(CommandError):
+    """Nobody can say anything to this run: unknown, ended, or a sub-agent's."""
+
+    code = "not_steerable"
+
+    def __init__(self) -> None:
+        super().__init__("no in-flight run for that run_id")
+
+
+class InboxFull(CommandError):
+    """The run has not read what was said before."""
+
+    code = "inbox_full"
+
+    def __init__(self) -> None:
+        super().__init__("the run has too many unread inputs: wait until it has taken some")
+
+
+class InterruptNotFound(CommandError):
+    code = "interrupt_not_found"
+
+    def __init__(self) -> None:
+        super().__init__("interrupt not found")
+
+
+class InterruptSettled(CommandError):
+    """Somebody else answered first, or no answer is wanted any more."""
+
+    code = "interrupt_settled"
+
+
+class InterruptExpired(CommandError):
+    code = "interrupt_expired"
+
+    def __init__(self) -> None:
+        super().__init__("interrupt expired")
+
+
+class RuntimePaused(CommandError):
+    """Nothing new is started while the runtime is pausing or paused."""
+
+    code = "runtime_paused"
+
+    def __init__(self) -> None:
+        super().__init__("the runtime is paused: nothing new starts until it is resumed")
+
+
+class AlreadyPausing(CommandError):
+    code = "already_pausing"
+
+    def __init__(self, state: str) -> None:
+        super().__init__(f"already_pausing: the runtime is {state}")
+
+
+class NotPaused(CommandError):
+    code = "not_paused"
+
+    def __init__(self, state: str) -> None:
+        super().__init__(f"not_paused: the runtime is {state}")
+
+
+class PauseFailed(CommandError):
+    """``code`` says what failed: ``pause_failed``, ``resume_failed`` or ``state_failed``."""
+
+    def __init__(self, code: str, cause: Exception) -> None:
+        super().__init__(f"the log or a view did not answer: {cause}")
+        self.code = code
+
+
+class InvalidRegistration(CommandError):
+    """A hook cannot be registered like this."""
+
+    code = "invalid_registration"
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"connector: invalid hook registration: {reason}")
+
+
+class HookNotFound(CommandError):
+    code = "not_found"
+
+    def __init__(self, hook_id: str) -> None:
+        super().__init__(f'no hook with id "{hook_id}"')

@@ -19,6 +19,7 @@ from events.commit import Commit, Record, decode
 from events.frames import Frame, live_frame, replay_frame
 from events.log import EventStore, LogError
 from events.vocabulary import (
+    ModelAttemptFailed,
     ModelStarted,
     RunFinished,
     RunStarted,
@@ -31,6 +32,11 @@ from loomcycle.live import Delta, LiveCommit, LiveRuns, live_records
 FIRST_COMMIT_POLL_S = 0.1
 OWN_POLL_S = 2.0
 REMOTE_POLL_S = 0.5
+
+PARKED_POLL_S = 5.0
+"""Of a parked run that no reader keeps alive; its next commit is told in other ways."""
+
+PARKED = "run.parked"
 
 WATCH_EVERY_S = 1.0
 """How often a reader tells the run's owner elsewhere that it follows, also while text flows."""
@@ -87,7 +93,9 @@ class _TextReset(Struct, tag_field="type", tag="text_reset"):
 
 _encode = msgspec.json.Encoder().encode
 
-_TELLING = frozenset({"run.started", "run.finished", "run.withdrawn", "model.started"})
+_TELLING = frozenset(
+    {"run.started", "run.finished", "run.withdrawn", "model.started", "model.attempt_failed"}
+)
 
 
 class RunFeed:
@@ -118,6 +126,8 @@ class RunFeed:
         self._unfollow: Callable[[], None] | None = None
         self._watched = 0.0
         self._behind = False
+        self._parked = False
+        self._silent = 0
         self._failure: LogError | None = None
         self.started: RunStarted | None = None
         self.finished: RunFinished | None = None
@@ -197,6 +207,8 @@ class RunFeed:
                 poll = min(poll, deadline - loop.time())
                 if poll <= 0:
                     return frames
+            if self._parked and self._unfollow is None:
+                self._unfollow = await self._live.follow_remote(self.run_id, self)
             if not await self._wait(poll):
                 try:
                     await self._poll(frames)
@@ -223,6 +235,8 @@ class RunFeed:
     def _poll_s(self) -> float:
         if self._next_c == 1:
             return FIRST_COMMIT_POLL_S
+        if self._parked and self.started is not None and self.started.reader == "continue":
+            return float(min(PARKED_POLL_S, REMOTE_POLL_S * 2**self._silent))
         return OWN_POLL_S if self._writer == self._process else REMOTE_POLL_S
 
     async def _wait(self, seconds: float) -> bool:
@@ -243,6 +257,7 @@ class RunFeed:
             waiter.set_result(None)
 
     async def _poll(self, frames: list[FeedFrame]) -> None:
+        self._silent = min(self._silent + 1, 8)
         if self._next_c > 1 and self._writer != self._process:
             await self._follow()
         await self._catch_up(frames)
@@ -301,6 +316,8 @@ class RunFeed:
     def _records(self, records: list[Record], stream_seq: int, frames: list[FeedFrame]) -> None:
         for record in records:
             self._record(record, frames)
+        self._parked = records[-1].type == PARKED
+        self._silent = 0
         self._next_c += 1
         self._read_seq = stream_seq
 
@@ -328,9 +345,15 @@ class RunFeed:
             case RunWithdrawn(reason=reason):
                 self.ended, self.withdrawn = True, reason
             case ModelStarted(attempt=attempt):
-                seq, shown, offset = self._position
-                if offset and record.seq > seq and attempt > shown:
-                    self._reset(attempt, frames)
+                self._void(record.seq, attempt, frames)
+            case ModelAttemptFailed(attempt=attempt):
+                self._void(record.seq, attempt + 1, frames)
+
+    def _void(self, seq: int, attempt: int, frames: list[FeedFrame]) -> None:
+        """From event ``seq`` on, text of attempts before ``attempt`` counts no more."""
+        position = self._position
+        if position.offset and seq > position.seq and attempt > position.attempt:
+            self._reset(attempt, frames)
 
     def _emit(self, frame: Frame, frames: list[FeedFrame]) -> None:
         seq, event, data = frame

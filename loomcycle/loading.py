@@ -17,7 +17,7 @@ from events.plan import RunPlan, decode_plan, encode_plan
 from events.vocabulary import TYPES, Event, RunRef, RunStarted
 from replay import conversation
 from replay.fold import apply_commit
-from replay.history import own_messages
+from replay.history import conversation_after
 from replay.state import State
 
 COMMITS_PER_SLICE = 200
@@ -131,8 +131,11 @@ async def fold_commits(
 async def session_history(
     store: EventStore, plans: Plans, tenant: str, last: RunRef
 ) -> list[conversation.Message]:
-    """The conversation of a session up to and including run ``last``, oldest first."""
-    parts: list[list[conversation.Message]] = []
+    """The conversation of a session up to and including run ``last``, oldest first.
+
+    Each run is folded with what came before it, for a compaction may have replaced that.
+    """
+    runs: list[tuple[RunStarted, list[Commit]]] = []
     ref: RunRef | None = last
     while ref is not None:
         commits = [
@@ -143,14 +146,17 @@ async def session_history(
         started = opening(commits[0])
         if started is None:
             break
-        state = State(await plans.get(started.plan))
-        chain = Chain(ref.run)
+        runs.append((started, commits))
+        ref = started.previous
+    history: list[conversation.Message] = []
+    for started, commits in reversed(runs):
+        state = State(await plans.get(started.plan), history if started.continues else None)
+        chain = Chain(started.run)
         for commit in commits:
             chain.check(commit)
             apply_commit(state, commit)
-        parts.append(own_messages(state))
-        ref = started.previous
-    return [message for part in reversed(parts) for message in part]
+        history = conversation_after(history, state)
+    return history
 
 
 def opening(commit: Commit) -> RunStarted | None:

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from events.log import EventStore
-from events.streams import RUN_STREAM_NAMES, stream_of
+from events.streams import RUN_STREAM_NAMES, STATE, stream_of
 from loomcycle.auth import Principal
 from loomcycle.errors import LogAway
-from projections.rows import Run, Session, TranscriptRow
+from projections.rows import Due, Hook, Run, Session, TranscriptRow
 from projections.views import Views
 
 
@@ -60,6 +60,18 @@ class Lookups:
         await self._settle()
         return await self._views.queries.running_runs(unparked=True)
 
+    async def overdue(self, now_ns: int, *, paused: bool) -> tuple[list[Due], list[Due]]:
+        """Parked runs that have something to do, and running children of ended parents."""
+        await self._settle()
+        queries = self._views.queries
+        parked = await queries.due_parks(now_ns, paused=paused)
+        return parked, await queries.abandoned_children()
+
+    async def parked(self) -> int:
+        """How many runs of everybody are parked."""
+        await self._settle()
+        return await self._views.queries.parked_count()
+
     async def descendants(self, tenant: str, agent_id: str) -> list[Run]:
         return await self._views.queries.descendants(tenant, agent_id)
 
@@ -75,3 +87,8 @@ class Lookups:
         if session is None:
             return None
         return session, await self._views.queries.transcript(session_id)
+
+    async def hooks(self, principal: Principal) -> list[Hook]:
+        """Hooks that ``principal`` may see, in the order of their chain."""
+        await self._views.barrier(await self._store.log.ends([STATE.name]), self._timeout_s)
+        return await self._views.queries.hooks(None if principal.is_admin else principal.tenant)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import msgspec
 from msgspec import Raw
@@ -17,43 +18,87 @@ from msgspec.structs import replace
 from events.content import Segment
 from events.plan import RunPlan, SystemBlock
 from events.vocabulary import (
+    BudgetRefused,
+    CacheInvalidated,
+    CallPrepared,
+    CallReviewed,
     CancelRequested,
+    ChildFinished,
+    CompactionMade,
+    CompactionSkipped,
+    ContextCompaction,
     Error,
     Event,
+    FallbackSuppressed,
+    HostWidened,
+    InterruptClosed,
+    InterruptionPending,
+    InterruptNotified,
     ModelAnswered,
+    ModelAttemptFailed,
+    ModelDowngraded,
     ModelFailed,
+    OutputRejected,
+    ProviderFallback,
+    ReasoningInvalidated,
     RunStarted,
+    SpawnChildResult,
+    SpawnChildStarted,
     SystemPrompt,
     Text,
     ToolCall,
     ToolResult,
-    ToolUse,
     UserInput,
 )
 from loomcycle.journal import RunJournal
 from loomcycle.redaction import DeltaGuard, Mask, Redactor
 from loomcycle.services import Services
-from replay import conversation
+from replay import compaction, conversation
 from replay.conversation import Block, Message, ModelRequest
 from replay.fold import metadata_block, opening_message, system_blocks
 from replay.machine import CODE_PROVIDER
 from replay.state import Call
 
-_WITH_TEXT = frozenset(
-    {
-        CancelRequested,
-        Error,
-        ModelFailed,
-        ModelAnswered,
-        RunStarted,
-        SystemPrompt,
-        Text,
-        ToolCall,
-        ToolResult,
-        UserInput,
-    }
-)
-"""Events that may hold a secret; all others are numbers and names of ours."""
+_BOTH_TIERS: dict[type[Event], tuple[str, ...]] = {
+    BudgetRefused: ("reason",),
+    CacheInvalidated: ("text",),
+    CallPrepared: ("input", "denied", "notes"),
+    CallReviewed: ("notes",),
+    CancelRequested: ("reason",),
+    ChildFinished: ("text", "error"),
+    CompactionSkipped: ("reason",),
+    ContextCompaction: ("context_compaction.summary",),
+    Error: ("error",),
+    FallbackSuppressed: ("text",),
+    HostWidened: ("host_widening.url",),
+    InterruptionPending: (
+        "interruption.question",
+        "interruption.options",
+        "interruption.context",
+    ),
+    InterruptNotified: ("message", "context"),
+    ModelAttemptFailed: ("error",),
+    ModelDowngraded: ("text",),
+    ModelFailed: ("error",),
+    ProviderFallback: ("fallback.cause_error",),
+    ReasoningInvalidated: ("text",),
+    SpawnChildResult: ("spawn_child.output", "spawn_child.error"),
+    SpawnChildStarted: ("spawn_child.output", "spawn_child.error"),
+    ToolCall: ("tool_use.input",),
+    ToolResult: ("text", "tool_use.input"),
+}
+"""What comes of tools and errors, or repeats it: exact values and what looks like a secret."""
+
+_EXACT_ONLY: dict[type[Event], tuple[str, ...]] = {
+    CompactionMade: ("pinned",),
+    InterruptClosed: ("answer",),
+    ModelAnswered: ("reasoning",),
+    OutputRejected: ("error",),
+    RunStarted: ("metadata",),
+    SystemPrompt: ("payload.system_prompt",),
+    Text: ("text",),
+}
+"""Prose of people and models: exact values only (``UserInput``, with its segments, too)."""
 
 
 class RunMasker:
@@ -69,46 +114,44 @@ class RunMasker:
 
     def mask(self, event: Event) -> Event:
         """The event as it may be stored: the same object when nothing was masked."""
-        if type(event) not in _WITH_TEXT:
-            return event
-        match event:
-            case ToolResult():
-                text = self._text(event.text)
-                use = self._use(event.tool_use)
-                if text is event.text and use is event.tool_use:
-                    return event
-                return replace(event, text=text, tool_use=use)
-            case ToolCall():
-                use = self._use(event.tool_use)
-                return event if use is event.tool_use else replace(event, tool_use=use)
-            case Text():
-                text = self._text(event.text, exact_only=True)
-                return event if text is event.text else replace(event, text=text)
-            case Error() | ModelFailed():
-                text = self._text(event.error)
-                return event if text is event.error else replace(event, error=text)
-            case ModelAnswered() if event.reasoning:
-                text = self._text(event.reasoning, exact_only=True)
-                return event if text is event.reasoning else replace(event, reasoning=text)
-            case UserInput():
-                payload = tuple(self._segment(segment) for segment in event.payload)
-                if all(a is b for a, b in zip(payload, event.payload, strict=True)):
-                    return event
-                return replace(event, payload=payload)
-            case SystemPrompt():
-                prompt = event.payload.system_prompt
-                text = self._text(prompt, exact_only=True)
-                if text is prompt:
-                    return event
-                return replace(event, payload=replace(event.payload, system_prompt=text))
-            case RunStarted(metadata=Raw() as metadata):
-                raw = self._json(metadata, exact_only=True)
-                return event if raw is metadata else replace(event, metadata=raw)
-            case CancelRequested():
-                text = self._text(event.reason)
-                return event if text is event.reason else replace(event, reason=text)
-            case _:
+        kind = type(event)
+        paths = _EXACT_ONLY.get(kind)
+        if paths is not None:
+            return self._masked(event, paths, exact_only=True)
+        paths = _BOTH_TIERS.get(kind)
+        if paths is not None:
+            return self._masked(event, paths, exact_only=False)
+        if isinstance(event, UserInput):
+            payload = tuple(self._segment(segment) for segment in event.payload)
+            if all(a is b for a, b in zip(payload, event.payload, strict=True)):
                 return event
+            return replace(event, payload=payload)
+        return event
+
+    def _masked(self, event: Event, paths: tuple[str, ...], *, exact_only: bool) -> Event:
+        for path in paths:
+            outer, _, inner = path.rpartition(".")
+            holder = getattr(event, outer) if outer else event
+            value = getattr(holder, inner)
+            masked = self._value(value, exact_only)
+            if masked is not value:
+                holder = replace(holder, **{inner: masked})
+                event = replace(event, **{outer: holder}) if outer else holder
+        return event
+
+    def _value(self, value: Any, exact_only: bool) -> Any:
+        """A masked text, list of texts or JSON value; the same object when nothing was masked."""
+        match value:
+            case str() if value:
+                return self._text(value, exact_only=exact_only)
+            case Raw():
+                return self._json(value, exact_only=exact_only)
+            case tuple() if value:
+                masked = tuple(self._text(text, exact_only=exact_only) for text in value)
+                same = all(a is b for a, b in zip(masked, value, strict=True))
+                return value if same else masked
+            case _:
+                return value
 
     def learn(self, events: Iterable[Event]) -> None:
         """Remember the placeholders of events that were unsealed after a takeover."""
@@ -132,10 +175,6 @@ class RunMasker:
         masked, masks = self.redactor.redact_json(bytes(raw), exact_only=exact_only)
         self._note(masks)
         return Raw(masked) if masks else raw
-
-    def _use(self, use: ToolUse) -> ToolUse:
-        raw = self._json(use.input)
-        return use if raw is use.input else replace(use, input=raw)
 
     def _segment(self, segment: Segment) -> Segment:
         content = tuple(
@@ -195,13 +234,22 @@ def unmasked(request: ModelRequest, journal: RunJournal) -> ModelRequest:
     """``request`` with plaintext where the journal holds masks (only what seals still give)."""
     if not journal.plain:
         return request
-    messages = list(request.messages)
+    system = _plain_system(request.system, journal)
+    return replace(request, messages=plain_messages(journal), system=system)
+
+
+def plain_messages(journal: RunJournal) -> list[Message]:
+    """The conversation with plaintext where the journal holds masks."""
+    messages = journal.state.messages
     places = journal.state.masked
+    if not journal.plain or not places:
+        return messages
+    messages = list(messages)
     for n, event in journal.plain.items():
         place = places.get(n)
         if place is not None and place[0] < len(messages):
             messages[place[0]] = _with_plain(messages[place[0]], place[1], event)
-    return replace(request, messages=messages, system=_plain_system(request.system, journal))
+    return messages
 
 
 def _plain_system(system: tuple[SystemBlock, ...], journal: RunJournal) -> tuple[SystemBlock, ...]:
@@ -221,12 +269,21 @@ def _plain_system(system: tuple[SystemBlock, ...], journal: RunJournal) -> tuple
 
 
 def _with_plain(message: Message, index: int, event: Event) -> Message:
-    if index < 0:
-        plain = opening_message(event.payload) if isinstance(event, UserInput) else None
-        return plain or message
-    blocks = list(message.blocks)
-    if index >= len(blocks):
+    match index, event:
+        case compaction.WHOLE, UserInput():
+            return opening_message(event.payload) or message
+        case compaction.TASK, UserInput():
+            task = opening_message(event.payload)
+            if task is None:
+                return message
+            block = compaction.task_block(compaction.pinned_text(task))
+            return replace(message, blocks=(block, *message.blocks[1:]))
+        case compaction.SUMMARY, ContextCompaction():
+            summary = _plain_block(message.blocks[-1], event)
+            return replace(message, blocks=(*message.blocks[:-1], summary))
+    if not 0 <= index < len(message.blocks):
         return message
+    blocks = list(message.blocks)
     blocks[index] = _plain_block(blocks[index], event)
     return replace(message, blocks=tuple(blocks))
 
@@ -235,6 +292,9 @@ def _plain_block(block: Block, event: Event) -> Block:
     match block, event:
         case conversation.Text(), Text():
             return replace(block, text=event.text)
+        case conversation.Text(), ContextCompaction():
+            go_on = block.text.endswith(compaction.GO_ON)
+            return compaction.summary_block(event.context_compaction.summary, go_on=go_on)
         case conversation.ToolUse(), ToolCall():
             return replace(block, input=event.tool_use.input)
         case conversation.ToolResult(), ToolResult():

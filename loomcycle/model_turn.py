@@ -7,11 +7,14 @@ staged until the turn is over, so an abandoned turn leaves no trace but the text
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 
+from events.plan import Pair
 from events.vocabulary import (
     ModelAnswered,
+    ModelAttemptFailed,
     ModelFailed,
     Retry,
     RetryBody,
@@ -25,6 +28,7 @@ from loomcycle.journal import RunJournal
 from loomcycle.masking import DeltaShow, unmasked
 from loomcycle.program_turn import ProgramTurn
 from loomcycle.providers.base import (
+    Capabilities,
     Done,
     ProviderError,
     ProviderNotConfigured,
@@ -33,6 +37,18 @@ from loomcycle.providers.base import (
     ToolCallDelta,
 )
 from loomcycle.providers.base import Usage as CallUsage
+from loomcycle.providers.errors import ErrorClass
+from loomcycle.routing.recovery import (
+    Failure,
+    RetrySame,
+    Stay,
+    SwitchTo,
+    failure_of,
+    recover,
+    retry_event,
+    suppressed_event,
+    switch_events,
+)
 from loomcycle.services import Services
 from replay.machine import CODE_PROVIDER, CallModel
 from replay.request import hash_of, model_request
@@ -49,11 +65,19 @@ class ModelTurn:
         self._program: ProgramTurn | None = None
         self.began: CallModel | None = None
         self.unfinished: Text | None = None
+        self._pause: asyncio.Event | None = None
+        self._hurried = False
 
     def close(self) -> None:
         if self._program is not None:
             self._program.close()
             self._program = None
+
+    def hurry(self) -> None:
+        """Do not wait before calls are repeated: whoever takes the run over makes them."""
+        self._hurried = True
+        if self._pause is not None:
+            self._pause.set()
 
     async def perform(self, effect: CallModel, commit: Commit) -> None:
         """Stage the turn's events. Raises only cancellation and the journal's own errors.
@@ -76,7 +100,7 @@ class ModelTurn:
         show = DeltaShow(services, journal, effect.attempt)
         calls: list[ToolCallDelta] = []
         done = Done()
-        failure: ProviderError | None = None
+        failure: Failure | None = None
         try:
             provider = services.providers.get(state.provider)
             async with aclosing(provider.stream(unmasked(request, journal))) as deltas:
@@ -93,43 +117,113 @@ class ModelTurn:
                         case _:
                             pass
         except ProviderError as cause:
-            failure = cause
+            failure = failure_of(cause, partial=cause.partial)
         except ProviderNotConfigured as cause:
-            failure = ProviderError(str(cause))
+            failure = failure_of(cause)
         except asyncio.CancelledError:
             text = show.finish()
             if text:
                 self.unfinished = Text(text=text, attempt=effect.attempt)
             raise
         text = show.finish()
+        if failure is not None:
+            await self._failed(effect, asked, failure, text, commit)
+            return
         if text:
             journal.stage(Text(text=text, attempt=effect.attempt))
-        if failure is not None:
-            journal.stage(
-                ModelFailed(
-                    request=asked,
-                    iteration=effect.iteration,
-                    attempt=effect.attempt,
-                    error=str(failure),
-                    partial=failure.partial,
-                )
-            )
-            return
         for use in _named(calls, effect.iteration):
             journal.stage(ToolCall(tool_use=use))
         if done.usage is not None:
-            journal.stage(Usage(usage=_totals(done.usage, state.plan.context_window)))
+            journal.stage(Usage(usage=_totals(done.usage, state.context_window)))
         journal.stage(
             ModelAnswered(
                 request=asked,
                 iteration=effect.iteration,
                 attempt=effect.attempt,
                 provider=state.provider,
-                model=(done.usage.model if done.usage else "") or state.plan.model,
+                model=(done.usage.model if done.usage else "") or state.asked_model,
                 stop_reason=done.stop_reason,
                 reasoning=done.reasoning,
             )
         )
+        services.availability.succeeded(state.provider, state.asked_model)
+
+    async def _failed(
+        self, effect: CallModel, asked: str, failure: Failure, text: str, commit: Commit
+    ) -> None:
+        """Record a failed call and what comes of it, in one commit; ``text`` was shown."""
+        journal, availability = self._journal, self._services.availability
+        state = journal.state
+        live = Pair(state.provider, state.asked_model)
+        decision = recover(state, failure, availability.usable)
+        if not isinstance(decision, RetrySame):
+            self._report(live, failure, switched=isinstance(decision, SwitchTo))
+        match decision:
+            case RetrySame() | SwitchTo():
+                journal.stage(
+                    ModelAttemptFailed(
+                        request=asked,
+                        iteration=effect.iteration,
+                        attempt=effect.attempt,
+                        error=failure.text,
+                        failure=failure.kind.value,
+                        partial=failure.partial,
+                    )
+                )
+                self._stage_recovery(decision)
+                await commit()
+                if isinstance(decision, RetrySame):
+                    await self._wait(decision.wait_ms / 1000)
+            case _:
+                if text:
+                    journal.stage(Text(text=text, attempt=effect.attempt))
+                if isinstance(decision, Stay):
+                    journal.stage(suppressed_event(state, failure))
+                journal.stage(
+                    ModelFailed(
+                        request=asked,
+                        iteration=effect.iteration,
+                        attempt=effect.attempt,
+                        error=failure.text,
+                        partial=failure.partial,
+                    )
+                )
+
+    def _stage_recovery(self, decision: RetrySame | SwitchTo) -> None:
+        """What follows ``model.attempt_failed``; the cause is told as the journal keeps it."""
+        journal, state = self._journal, self._journal.state
+        if isinstance(decision, RetrySame):
+            journal.stage(retry_event(state, decision))
+            return
+        cause = state.failure.error if state.failure is not None else ""
+        window = self._capabilities(decision.pair.provider).context_window
+        for event in switch_events(state, decision, cause, window):
+            journal.stage(event)
+
+    def _report(self, live: Pair, failure: Failure, *, switched: bool) -> None:
+        """Tell this process' matrix what the call came to."""
+        availability = self._services.availability
+        if failure.rate_limited:
+            availability.cool_down(live, self._journal.state.plan.routing.cooldown_ms)
+        if switched or not (failure.rate_limited or failure.kind is ErrorClass.CANCELLED):
+            availability.stall(live)
+
+    def _capabilities(self, provider: str) -> Capabilities:
+        try:
+            return self._services.providers.get(provider).capabilities
+        except ProviderNotConfigured:
+            return Capabilities()
+
+    async def _wait(self, seconds: float) -> None:
+        if self._hurried:
+            return
+        self._pause = asyncio.Event()
+        try:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(seconds):
+                    await self._pause.wait()
+        finally:
+            self._pause = None
 
     async def _announce(self, delta: RetryDelta, commit: Commit) -> None:
         """A wait is durable before it begins."""

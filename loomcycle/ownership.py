@@ -6,7 +6,7 @@ Owning is nothing but having made the journal's last commit; a claim is the comm
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from typing import NamedTuple
@@ -15,9 +15,10 @@ from events.commit import BrokenChain, CommitHeader
 from events.vocabulary import Event, RunClaimed, RunFinished, RunParked, RunStarted, Started
 from loomcycle.admission import Admission, Refused
 from loomcycle.cluster import Cluster
-from loomcycle.journal import RunJournal
+from loomcycle.journal import Fenced, RunJournal
 from loomcycle.loading import load, session_history
 from loomcycle.masking import RunMasker, decode_credentials
+from loomcycle.parents import tell_parent
 from loomcycle.services import Services
 from loomcycle.starts import Start
 from loomcycle.taking import concerns
@@ -26,6 +27,11 @@ from replay.state import Phase, State
 
 CREDENTIALS = "credentials"
 """Name of the seal that holds a run's bearer and credentials."""
+
+
+EARLY_NS = 1_000_000_000
+"""So long before its time a run is taken up: another clock said so, and what is left is waited for
+(``activation.HOT_S``)."""
 
 
 class Owned(NamedTuple):
@@ -69,6 +75,26 @@ class Ownership:
                 journal.stage(event)
             journal.stage(Started())
             await journal.commit()
+        return journal
+
+    async def begin_child(
+        self, opening: list[Event], credentials: Mapping[str, str]
+    ) -> RunJournal | None:
+        """Make the first commit of a child; it passes no admission. None: it has one already."""
+        services = self._services
+        facts = opening[0]
+        assert isinstance(facts, RunStarted)
+        state = State(await services.plans.get(facts.plan))
+        redaction = services.redaction
+        masker = redaction.for_run(credentials) if redaction is not None else None
+        journal = self._journal(facts.tenant, facts.run, state, masker)
+        try:
+            with self._opened(facts.run, remote=False):
+                for event in (*opening, Started()):
+                    journal.stage(event)
+                await journal.commit()
+        except Fenced:
+            return None
         return journal
 
     @contextmanager
@@ -132,7 +158,7 @@ class Ownership:
         """Whether a parked run has something to do. (Its claim is committed with what it takes.)"""
         if parked.reason == "pause" and not self._services.paused():
             return True
-        if 0 < parked.until_ns <= self._services.now_ns():
+        if 0 < parked.until_ns <= self._services.now_ns() + EARLY_NS:
             return True
         return concerns(journal.inbox, journal.state)
 
@@ -143,7 +169,9 @@ class Ownership:
         return not await self._cluster.is_gone(writer)
 
     async def forget(self, state: State, run_id: str) -> None:
-        """Destroy the secrets of a run that ended; repeated until its item can be acked."""
+        """Tell the parent of a run that ended, and destroy the run's secrets; repeated until its
+        item can be acked."""
+        await tell_parent(self._services, state)
         if state.facts is None or state.facts.sealed or state.has_masks:
             await self._services.store.seals.delete(run_id)
 

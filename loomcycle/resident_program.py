@@ -19,13 +19,11 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TypeAlias
+from typing import cast
 
 from replay.codejs import Call, Interpreter, Outcome, ToolCall, timed_out
 from replay.codejs.interpreter import well_formed
 from replay.codejs.resident import believed
-
-Line: TypeAlias = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 log = logging.getLogger(__name__)
 
@@ -34,6 +32,7 @@ MOST = 4
 IDLE_S = 1.0
 """A program whose call takes longer than this makes room for another one."""
 
+_HEAD = 4
 _LONGEST_ANSWER = 128 << 20
 _LONGEST_S = 1e6
 _MARGIN_S = 5
@@ -110,7 +109,7 @@ class Resident:
         self._places.discard(self)
         self.idle_since = math.inf
         if self._line is not None:
-            self._line[1].transport.abort()
+            self._line.close()
             self._line = None
         if self._process is not None:
             self._process.kill()
@@ -131,8 +130,7 @@ class Resident:
             return None
         self._asked = None
         self.idle_since = math.inf
-        answer = await self._exchange(line, message)
-        outcome = believed(answer, self._tools, len(recorded))
+        outcome = believed(await line.exchange(message), self._tools, len(recorded))
         if isinstance(outcome, ToolCall):
             self._asked = outcome
             self.idle_since = asyncio.get_running_loop().time()
@@ -155,23 +153,65 @@ class Resident:
         ours, theirs = socket.socketpair()
         with theirs:
             try:
-                self._line = await asyncio.open_unix_connection(sock=ours)
+                connect = asyncio.get_running_loop().create_unix_connection
+                _, self._line = await connect(Line, sock=ours)
             except BaseException:
                 ours.close()
                 raise
             self._process = _child(theirs)
         return self._line
 
-    @staticmethod
-    async def _exchange(line: Line, message: bytes) -> bytes:
-        """Messages are four bytes of length, then so many bytes."""
-        reader, writer = line
-        writer.write(len(message).to_bytes(4, "big") + message)
-        await writer.drain()
-        size = int.from_bytes(await reader.readexactly(4), "big")
-        if size > _LONGEST_ANSWER:
-            raise EOFError("the answer is too long")
-        return await reader.readexactly(size)
+
+class Line(asyncio.Protocol):
+    """Our end of the line to a child: a message, its answer, a message. Each is four bytes of
+    length, then so many bytes. It closes on anything else."""
+
+    def __init__(self) -> None:
+        self._received = bytearray()
+        self._answer: asyncio.Future[bytes] | None = None
+        self._transport: asyncio.Transport | None = None
+
+    async def exchange(self, message: bytes) -> bytes:
+        """The answer to ``message``. Raises EOFError when none will come."""
+        if self._transport is None:
+            raise EOFError("the child is gone")
+        self._answer = asyncio.get_running_loop().create_future()
+        self._transport.write(len(message).to_bytes(_HEAD, "big") + message)
+        return await self._answer
+
+    def close(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+
+    def data_received(self, data: bytes) -> None:
+        received = self._received
+        received += data
+        if len(received) < _HEAD:
+            return
+        size = int.from_bytes(received[:_HEAD], "big")
+        missing = _HEAD + size - len(received)
+        if size > _LONGEST_ANSWER or missing < 0 or self._answer is None:
+            self.close()
+        elif missing == 0:
+            answer = bytes(received[_HEAD:])
+            received.clear()
+            self._resolve(answer)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._transport = None
+        self._resolve(exc or EOFError("the child is gone"))
+
+    def _resolve(self, answer: bytes | Exception) -> None:
+        asked, self._answer = self._answer, None
+        if asked is None or asked.done():
+            return
+        if isinstance(answer, bytes):
+            asked.set_result(answer)
+        else:
+            asked.set_exception(answer)
 
 
 def _child(line: socket.socket) -> subprocess.Popen[bytes]:

@@ -25,28 +25,51 @@ from events.seals import load_master_key
 from loomcycle import __version__
 from loomcycle.admission import Admission
 from loomcycle.auth import Authenticator
+from loomcycle.budget.budgets import Budgets
+from loomcycle.budget.prices import Prices
 from loomcycle.build import UNKNOWN, this_build
+from loomcycle.child_plans import ChildPlanner
 from loomcycle.cluster import Cluster, Member
+from loomcycle.commands.cancel import cancel_run
+from loomcycle.commands.hooks import HookCommands
+from loomcycle.commands.inputs import Inputs
+from loomcycle.commands.interrupts import Interrupts
+from loomcycle.commands.pause import PauseCommands
+from loomcycle.commands.resolver import ResolverCommands
 from loomcycle.commands.runs import RunCommands
 from loomcycle.config.loaded import LoadedConfig
 from loomcycle.definitions import Definitions
+from loomcycle.hooks.chain import HookChain
+from loomcycle.hooks.client import HookClient
+from loomcycle.hooks.registry import HookRegistry
 from loomcycle.live import LiveRuns
 from loomcycle.loading import Plans
 from loomcycle.lookups import Lookups
 from loomcycle.masking import Redaction
 from loomcycle.memory.seeding import apply_seeds, read_seeds
 from loomcycle.memory.store import RowStore
+from loomcycle.parked import ParkedRuns
+from loomcycle.pause import Pause
 from loomcycle.promises import Limits
 from loomcycle.providers.registry import Registry, build_providers
+from loomcycle.questions import Questions
 from loomcycle.readers import Readers
 from loomcycle.redaction import Redactor
+from loomcycle.routing.matrix import Matrix
+from loomcycle.routing.probes import Prober
+from loomcycle.run_facts import RunReader
+from loomcycle.run_states import RunStates
 from loomcycle.services import Services
 from loomcycle.sweeper import Sweeper
+from loomcycle.timers import DueTimers
 from loomcycle.tools.builtin import builtin_tools
 from loomcycle.worker import Worker
 from projections.views import Views, ViewSettings
 
 log = logging.getLogger("loomcycle.runtime")
+
+PARENT_GONE = "parent run cancelled"
+"""Why a child is cancelled whose parent has ended (loop.md section 8)."""
 
 THREAD_STACK_BYTES = 16 << 20
 """Programs of code-js agents recurse on the stack of the thread that runs them."""
@@ -67,6 +90,12 @@ class Runtime:
     readers: Readers
     auth: Authenticator
     providers: Registry
+    resolver: ResolverCommands
+    hooks: HookCommands
+    inputs: Inputs
+    interrupts: Interrupts
+    pausing: PauseCommands
+    run_states: RunStates
     started_ns: int
     version: str
     commit: str
@@ -120,20 +149,34 @@ async def _open(loaded: LoadedConfig, process: str, stack: AsyncExitStack) -> Ru
     redaction = Redaction(redactor)
     providers = build_providers(loaded.environ)
     stack.push_async_callback(providers.close)
+    matrix = Matrix(providers.configured(), providers.excluded())
+    prober = Prober(
+        matrix, providers.configured(), interval_s=environment.resolve_probe_interval_ms / 1000
+    )
+    stack.push_async_callback(prober.stop)
     rows = RowStore(
         store.log, store.subjects, redactor=redactor, sweep_ms=environment.memory_sweep_ms
     )
+    questions = Questions(store, views, time.time_ns)
     services = Services(
         store=store,
         live=LiveRuns(store.live),
         plans=plans,
         providers=providers,
-        tools=builtin_tools(rows, environment),
+        tools=builtin_tools(rows, environment, questions),
         process=process,
         now_ns=time.time_ns,
         redaction=redaction,
+        availability=matrix,
     )
+    hooks = HookRegistry(store)
+    await hooks.start()
+    stack.push_async_callback(hooks.stop)
+    callbacks = HookClient()
+    stack.push_async_callback(callbacks.close)
+    services.hooks = HookChain(hooks, callbacks, config.hooks.permit_host_widen.owners)
     lookups = Lookups(store, views)
+    run_reader = RunReader(store)
     readers = Readers(services, grace_s=config.runtime.reader_grace_ms / 1000)
     concurrency = config.concurrency
     started_ns = time.time_ns()
@@ -151,9 +194,27 @@ async def _open(loaded: LoadedConfig, process: str, stack: AsyncExitStack) -> Ru
         slots=concurrency.max_concurrent_runs,
         seen_elsewhere=readers.seen_elsewhere,
     )
-    sweeper = Sweeper(
-        store, lookups, cluster, process=process, owns=worker.owns, now_ns=time.time_ns
+    pause = Pause(store, cluster, now_ns=time.time_ns)
+    pause.runs = worker
+    services.paused = pause.paused
+    parked = ParkedRuns(
+        store,
+        lookups,
+        cluster,
+        paused=pause.paused,
+        cancel=lambda tenant, run: cancel_run(services, tenant, run, PARENT_GONE),
+        now_ns=time.time_ns,
     )
+    sweeper = Sweeper(
+        store,
+        lookups,
+        cluster,
+        process=process,
+        owns=worker.owns,
+        now_ns=time.time_ns,
+        also=[parked],
+    )
+    pause.resumed = sweeper.hurry
 
     def members_changed(members: dict[str, Member]) -> None:
         sweeper.hurry()
@@ -168,16 +229,30 @@ async def _open(loaded: LoadedConfig, process: str, stack: AsyncExitStack) -> Ru
         task.add_done_callback(background.discard)
 
     cluster.changed = members_changed
+    await pause.open()
     await cluster.start()
     stack.push_async_callback(cluster.stop)
+    pause.start()
+    stack.push_async_callback(pause.stop)
     await worker.start()
     stack.push_async_callback(worker.stop)
     sweeper.start()
     stack.push_async_callback(sweeper.stop)
+    timers = DueTimers(store)
+    timers.start()
+    stack.push_async_callback(timers.stop)
     keep(_seed(rows, loaded))
     definitions = Definitions(
-        loaded, providers, services.tools, plans, read_body=read_text, stored=redaction.plan
+        loaded,
+        providers,
+        services.tools,
+        plans,
+        read_body=read_text,
+        stored=redaction.plan,
+        availability=matrix,
     )
+    services.child_plans = ChildPlanner(definitions, config.volumes, plans)
+    services.resume_fanout = environment.resume_fanout
     commands = RunCommands(
         services,
         definitions,
@@ -191,8 +266,20 @@ async def _open(loaded: LoadedConfig, process: str, stack: AsyncExitStack) -> Ru
         ),
     )
     stack.push_async_callback(commands.close)
+    pausing = PauseCommands(
+        services,
+        pause,
+        cluster,
+        lookups,
+        wake_parked=sweeper.hurry,
+        default_timeout_s=environment.pause_default_timeout_ms / 1000,
+    )
+    stack.push_async_callback(pausing.close)
+    run_states = RunStates(store)
+    stack.push_async_callback(run_states.close)
     stack.push_async_callback(readers.close)
     commit = (await asyncio.to_thread(this_build)).commit
+    prober.start()
     return Runtime(
         config=loaded,
         store=store,
@@ -205,6 +292,12 @@ async def _open(loaded: LoadedConfig, process: str, stack: AsyncExitStack) -> Ru
         readers=readers,
         auth=Authenticator(environment.auth_token),
         providers=providers,
+        resolver=ResolverCommands(providers, matrix, prober, time.time_ns),
+        hooks=HookCommands(services, hooks, lookups),
+        inputs=Inputs(services, run_reader),
+        interrupts=Interrupts(services, run_reader, questions),
+        pausing=pausing,
+        run_states=run_states,
         started_ns=started_ns,
         version=__version__,
         commit=commit if commit != UNKNOWN else "",

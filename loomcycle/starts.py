@@ -12,8 +12,9 @@ import msgspec
 from msgspec import Raw, Struct
 from msgspec.structs import replace
 
+from events.content import Segment
 from events.log import Seals
-from events.vocabulary import Event, RunStarted, SystemPrompt, UserInput
+from events.vocabulary import Event, RunStarted, SystemPrompt, SystemPromptBody, UserInput
 
 INLINE_LIMIT = 256 * 1024
 
@@ -50,6 +51,16 @@ class Start(NamedTuple):
 
     item: StartItem
     opening: list[Event]
+
+
+def opening_of(
+    started: RunStarted, payload: tuple[Segment, ...], system_prompt: str
+) -> list[Event]:
+    """The events that a run's first commit begins with: who and what, the input, the prompt."""
+    opening: list[Event] = [started, UserInput(payload=payload)]
+    if system_prompt:
+        opening.append(SystemPrompt(payload=SystemPromptBody(system_prompt=system_prompt)))
+    return opening
 
 
 class _Sealed(Struct, frozen=True, tag_field="kind", tag="sealed"):

@@ -52,8 +52,17 @@ class RunIndex(Protocol):
         ...
 
 
+class Sweep(Protocol):
+    """Something else to look for each time (``loomcycle/parked.py``)."""
+
+    async def sweep(self) -> int:
+        """Raises LogError, ViewUnavailable."""
+        ...
+
+
 class Sweeper:
-    """``owns(run_id)`` tells whether this process advances the run now."""
+    """``owns(run_id)`` tells whether this process advances the run now. ``also`` is swept with
+    it, whoever may be judged dead."""
 
     def __init__(
         self,
@@ -64,7 +73,9 @@ class Sweeper:
         process: str,
         owns: Callable[[str], bool],
         now_ns: Callable[[], int],
+        also: Sequence[Sweep] = (),
     ) -> None:
+        self._also = also
         self._store = store
         self._index = index
         self._cluster = cluster
@@ -144,6 +155,8 @@ class Sweeper:
             if not pending and loop.time() - swept < FULL_SWEEP_S:
                 continue
             try:
+                for other in self._also:
+                    await other.sweep()
                 if self._cluster.settled:
                     await self.sweep()
                     pending = False

@@ -7,6 +7,8 @@ second answer, a late child) is dropped.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import msgspec
 
 from events.content import ContentBlock, Segment
@@ -20,7 +22,7 @@ from events.inbox import (
     WithdrawMessage,
 )
 from events.inbox import decode as decode_inbox
-from events.log import Message
+from events.log import Message, Seals
 from events.vocabulary import (
     CancelRequested,
     ChildFinished,
@@ -34,20 +36,53 @@ from replay.state import Call, Phase, State
 
 AT_BOUNDARY = frozenset({Phase.MODEL, Phase.ENDING, Phase.AWAITING})
 
+NOTHING: Mapping[str, str] = {}
 
-def take_inbox(journal: RunJournal) -> None:
-    """Stage what the unread messages mean now; a person's words stay unread until a boundary."""
+
+def take_inbox(journal: RunJournal, plain: Mapping[str, str]) -> None:
+    """Stage what the unread messages mean now; a person's words stay unread until a boundary.
+
+    ``plain``: what was really said, by message id, where the message holds a mask.
+    """
     messages, journal.inbox = journal.inbox, []
     for message in messages:
         item = _read(message)
         if item is None or item.id in journal.state.taken:
             continue
-        if isinstance(item, InputMessage) and journal.state.phase not in AT_BOUNDARY:
+        if isinstance(item, InputMessage) and not _listens(journal.state):
             journal.inbox.append(message)
             continue
-        event = meaning(item, journal.state)
+        event = meaning(item, journal.state, plain)
         if event is not None:
             journal.stage(event)
+
+
+async def unsealed(journal: RunJournal, seals: Seals) -> dict[str, str]:
+    """What was really said in the unread messages that hold masks, as far as it is still known."""
+    plain: dict[str, str] = {}
+    for message in journal.inbox:
+        item = _read(message)
+        if isinstance(item, InputMessage) and item.sealed and item.id not in journal.state.taken:
+            said = await seals.get(journal.run_id, seal_name(item.id))
+            if said is not None:
+                plain[item.id] = said.decode()
+    return plain
+
+
+def seal_name(message_id: str) -> str:
+    """Name of the seal that holds what a person really said."""
+    return f"said-{message_id}"
+
+
+def user_turn(text: str, *, source: str = "", inbox: str = "") -> UserInput:
+    """The event of a person's words."""
+    segment = Segment("user", (ContentBlock("trusted-text", text),))
+    return UserInput(payload=(segment,), source=source, inbox=inbox)
+
+
+def _listens(state: State) -> bool:
+    """Whether a person's words have a place now; a run that fails or is cancelled has none."""
+    return state.phase in AT_BOUNDARY and not state.error and state.cancel is None
 
 
 def concerns(messages: list[Message], state: State) -> bool:
@@ -61,14 +96,13 @@ def concerns(messages: list[Message], state: State) -> bool:
     return False
 
 
-def meaning(item: InboxMessage, state: State) -> Event | None:
+def meaning(item: InboxMessage, state: State, plain: Mapping[str, str] = NOTHING) -> Event | None:
     """The event that a message becomes in this state; None when it concerns nothing."""
     match item:
         case CancelMessage(id=ident, reason=reason):
             return CancelRequested(reason=reason, inbox=ident)
         case InputMessage(id=ident, text=text, source=source):
-            segment = Segment("user", (ContentBlock("trusted-text", text),))
-            return UserInput(payload=(segment,), source=source, inbox=ident)
+            return user_turn(plain.get(ident, text), source=source, inbox=ident)
         case AnswerMessage() if _asks(state, item.interrupt_id):
             return InterruptClosed(
                 interrupt_id=item.interrupt_id,

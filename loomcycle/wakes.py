@@ -5,6 +5,9 @@ from __future__ import annotations
 import msgspec
 from msgspec import Struct
 
+PARK_TIMER = "park"
+"""Kind of the timers that wake parked runs; their data is a wake's."""
+
 
 class Wake(Struct, frozen=True, omit_defaults=True):
     """``released_by``: the process that let the run go, though it may be alive still.

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar
 
 import msgspec
@@ -19,9 +20,10 @@ from events.commit import FutureEvent, JournalError
 from events.inbox import CancelMessage
 from events.inbox import decode as decode_inbox
 from events.log import Delivery, LogError
+from events.vocabulary import Event, RunStarted
 from loomcycle.activation import Activation, Handover
 from loomcycle.admission import Admission
-from loomcycle.claims import Claim
+from loomcycle.claims import Adopted, Claim
 from loomcycle.cluster import Cluster
 from loomcycle.credit import CreditedSource
 from loomcycle.journal import Fenced
@@ -43,6 +45,9 @@ LEAVE_GRACE_S = 5.0
 """How long a stopping worker lets effects reach a commit by themselves."""
 
 BUSY_ELSEWHERE_S = 5.0
+
+CHILDREN_PER_SLOT = 8
+"""Children take no slot; beyond so many of them in a process, others are asked to help."""
 
 
 @dataclass
@@ -73,6 +78,7 @@ class Worker:
         self._slots = slots
         self._seen_elsewhere = seen_elsewhere
         self._busy = 0
+        self._children = 0
         self._held: dict[str, _Held] = {}
         self._waiting: set[str] = set()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -82,11 +88,17 @@ class Worker:
         self._free = asyncio.Event()
         self._unsubscribe: Callable[[], None] | None = None
         self._stopping = False
+        services.births = self
 
     @property
     def active(self) -> int:
         """Runs being advanced here now."""
-        return self._busy
+        return self._busy + self._children
+
+    @property
+    def unparked(self) -> int:
+        """Runs that this process advances, or is about to."""
+        return len(self._held.keys() | self._waiting)
 
     @property
     def free(self) -> int:
@@ -133,6 +145,16 @@ class Worker:
         if self._unsubscribe is not None:
             self._unsubscribe()
 
+    def pause(self, *, force: bool) -> int:
+        """The runtime pauses: take no starts, let runs park. ``force``: their calls have had their
+        time; how many were given up that are not made again."""
+        self._allow()
+        return sum(held.activation.pause(force=force) for held in list(self._held.values()))
+
+    def resume(self) -> None:
+        """The runtime goes on."""
+        self._allow()
+
     # -- taking work
 
     async def _serve(
@@ -148,9 +170,20 @@ class Worker:
 
     def _take(self, handle: Callable[[D], Coroutine[Any, Any, None]], delivery: D) -> None:
         self._busy += 1
-        task = asyncio.create_task(self._guarded(handle, delivery))
+        self._track(self._in_slot(handle, delivery))
+
+    def _track(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+    async def _in_slot(self, handle: Callable[[D], Coroutine[Any, Any, None]], delivery: D) -> None:
+        try:
+            await self._guarded(handle, delivery)
+        finally:
+            self._busy -= 1
+            self._free.set()
+            self._allow()
 
     async def _guarded(self, handle: Callable[[D], Coroutine[Any, Any, None]], delivery: D) -> None:
         try:
@@ -169,10 +202,6 @@ class Worker:
         except Exception:
             log.exception("item %s failed", delivery.subject)
             delivery.nak(1.0)
-        finally:
-            self._busy -= 1
-            self._free.set()
-            self._allow()
 
     @contextmanager
     def _slot_free(self) -> Iterator[None]:
@@ -187,9 +216,10 @@ class Worker:
 
     def _allow(self) -> None:
         free = 0 if self._stopping else self.free
-        for source in (self._wakes, self._starts):
-            if source is not None:
-                source.allow(free)
+        if self._wakes is not None:
+            self._wakes.allow(free)
+        if self._starts is not None:
+            self._starts.allow(0 if self._services.paused() else free)
 
     def claim(self, start: Start, failed: Callable[[LogError], None]) -> bool:
         """Begin ``start`` here and now, without the queue; False when this process is busy.
@@ -198,7 +228,8 @@ class Worker:
         could be overtaken. ``failed`` is told when no first commit could be made; the start is
         then no run yet, and may be queued (kernel.md section 4).
         """
-        if self._stopping or self._starts is None or self._busy * 4 >= self._slots * 3:
+        busy = self._busy * 4 >= self._slots * 3 or self._services.paused()
+        if self._stopping or self._starts is None or busy:
             self._allow()
             return False
         self._take(self._begin_claimed, Claim(start, failed))
@@ -208,6 +239,9 @@ class Worker:
         await self._begin(claim.start, claim)
 
     async def _start(self, delivery: Delivery) -> None:
+        if self._services.paused():
+            delivery.nak(1.0)
+            return
         try:
             start = await unpack(delivery.data, self._services.store.seals)
         except KeyError:
@@ -238,6 +272,57 @@ class Worker:
             self._waiting.discard(item.run)
         await self._drive(Activation(services, journal, slot_free=self._slot_free), delivery)
 
+    # -- children (loomcycle/children.py)
+
+    async def begin_child(self, opening: list[Event], credentials: Mapping[str, str]) -> None:
+        """Make a child's first commit, unless it has one, and have it advanced: here if there is
+        room, else by whoever has a slot. Not torn when the caller is cancelled. Raises LogError.
+        """
+        begun: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        begun.add_done_callback(lambda done: done.cancelled() or done.exception())
+        self._track(self._bring_up(opening, credentials, begun))
+        await asyncio.shield(begun)
+
+    def nudge(self, run_id: str) -> bool:
+        """Tell a run that is advanced here that its inbox moved; False when it is not."""
+        held = self._held.get(run_id)
+        if held is None:
+            return False
+        held.activation.inbox_moved()
+        return True
+
+    async def _bring_up(
+        self, opening: list[Event], credentials: Mapping[str, str], begun: asyncio.Future[None]
+    ) -> None:
+        facts = opening[0]
+        assert isinstance(facts, RunStarted)
+        if self.owns(facts.run):
+            begun.set_result(None)
+            return
+        here = not self._stopping and self._children < self._slots * CHILDREN_PER_SLOT
+        self._waiting.add(facts.run)
+        self._children += here
+        try:
+            journal = await self._ownership.begin_child(opening, credentials)
+            if journal is not None and not here:
+                self._services.live.closed(facts.run)
+                wake = wake_data(facts.tenant, self._services.process)
+                await self._services.store.wakes.post(facts.run, "begun", wake)
+            begun.set_result(None)
+            if journal is not None and here:
+                self._waiting.discard(facts.run)
+                child = Activation(self._services, journal)
+                drive = partial(self._drive, child)
+                await self._guarded(drive, Adopted(facts.run))
+        except BaseException as cause:
+            if not begun.done():
+                begun.set_exception(cause) if isinstance(cause, Exception) else begun.cancel()
+            if not isinstance(cause, Exception):
+                raise
+        finally:
+            self._waiting.discard(facts.run)
+            self._children -= here
+
     async def _redelivered(self, item: StartItem, delivery: Delivery) -> bool:
         """Whether the item was dealt with because of what its first holder did."""
         store = self._services.store
@@ -251,15 +336,19 @@ class Worker:
 
     async def _wake(self, delivery: Delivery) -> None:
         run_id = self._services.store.subjects.parse(delivery.subject).run_id
+        wake = read_wake(delivery.data)
         held = self._held.get(run_id)
+        if held is not None and wake.check:
+            delivery.nak(1.0)  # it looks at its children when it is taken up again
+            return
         if held is not None:
             await self._check_inbox(held)
-            delivery.ack()
-            return
+            if self._held.get(run_id) is held:
+                delivery.ack()
+                return
         if run_id in self._waiting:
             delivery.nak(0.5)
             return
-        wake = read_wake(delivery.data)
         await self._resume(wake.tenant, run_id, delivery, wake)
 
     async def _resume(
@@ -293,11 +382,13 @@ class Worker:
         self._held[run_id] = _Held(activation, delivery, loop.time())
         if self._stopping:
             activation.leave()
+        handed_over = False
         try:
             await activation.drive()
         except Fenced as cause:
             log.warning("%s continues elsewhere: %s", run_id, cause)
         except Handover:
+            handed_over = True
             await self._hand_over(activation)
         finally:
             activation.close()
@@ -306,6 +397,9 @@ class Worker:
         state = activation.journal.state
         if state.phase is Phase.FINISHED:
             await self._ownership.forget(state, run_id)
+        elif activation.missed and not handed_over:
+            wake = wake_data(activation.journal.tenant)
+            await self._services.store.wakes.post(run_id, f"missed:{state.commits}", wake)
         delivery.ack()
 
     async def _hand_over(self, activation: Activation) -> None:
@@ -325,9 +419,7 @@ class Worker:
         elif data == b"inbox":
             held = self._held.get(run_id)
             if held is not None:
-                task = asyncio.create_task(self._check_inbox(held))
-                self._tasks.add(task)
-                task.add_done_callback(self._tasks.discard)
+                self._track(self._check_inbox(held))
 
     async def _look_after(self) -> None:
         loop = asyncio.get_running_loop()

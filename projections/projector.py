@@ -33,7 +33,10 @@ log = logging.getLogger(__name__)
 
 StoreFactory = Callable[[], Awaitable[EventStore]]
 
-TICK_S = 0.25
+STAND_BY_S = 0.25
+"""How often a process that may not write tries to become the one that may."""
+
+WATCH_S = 1.0
 """How often the files and the requests of other processes are looked at."""
 
 _RETRY_S = 0.05
@@ -114,7 +117,7 @@ class Projector:
         """Wait for the writer lock, then write until something fails."""
         while not await self._backend.lock():
             self._progress.enter("reader", "another process writes the views")
-            await asyncio.sleep(TICK_S)
+            await asyncio.sleep(STAND_BY_S)
         try:
             await self._write(store, sources_of(store.subjects))
         finally:
@@ -221,7 +224,7 @@ class Projector:
     async def _watch(self, tables: Tables) -> None:
         """Return when a rebuild is asked for; raise Damaged when there is damage."""
         while True:
-            await asyncio.sleep(TICK_S)
+            await asyncio.sleep(WATCH_S)
             await tables.check()
             request = await self._backend.asked()
             if request == "damaged":

@@ -9,9 +9,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
+
 from projections.database import Reader, Row
 from projections.framework import Params, Projection, ViewHeld
 from projections.rows import (
+    Due,
+    Hook,
+    Interrupt,
     LiveCounts,
     MemoryRow,
     MemoryScope,
@@ -34,10 +39,24 @@ def _run(row: Row) -> Run:
     return Run(**values)
 
 
+def _hook(row: Row) -> Hook:
+    values: list[Any] = list(row)
+    for patterns in (5, 6):
+        if values[patterns] is not None:
+            values[patterns] = msgspec.json.decode(values[patterns], type=tuple[str, ...])
+    return Hook(*values)
+
+
 def _memory(row: Row) -> MemoryRow:
     values: list[Any] = list(row)
     values[3] = values[3].decode("utf-8", "surrogatepass")
     return MemoryRow(*values)
+
+
+def _interrupt(row: Row) -> Interrupt:
+    values: list[Any] = list(row)
+    values[7] = bool(values[7])
+    return Interrupt(*values)
 
 
 class Queries:
@@ -110,7 +129,25 @@ class Queries:
 
     async def running_runs(self, owner: str | None = None, unparked: bool = False) -> list[Run]:
         """What the sweeper compares with the queues; runs whose fold stopped are left out."""
-        return [_run(row) for row in await self._rows("running_runs", owner, int(unparked))]
+        rows = (
+            await self._rows("advancing_runs")
+            if unparked and owner is None
+            else await self._rows("running_runs", owner)
+        )
+        return [run for run in map(_run, rows) if not (unparked and run.parked)]
+
+    async def due_parks(self, now_ns: int, *, paused: bool) -> list[Due]:
+        """Parked runs that have something to do, one entry for each cause."""
+        return [Due(*row) for row in await self._rows("due_parks", now_ns, int(paused))]
+
+    async def abandoned_children(self) -> list[Due]:
+        """Running children whose parent has ended."""
+        return [Due(*row) for row in await self._rows("abandoned_children")]
+
+    async def parked_count(self) -> int:
+        """How many runs are parked, for whatever reason."""
+        count: int = (await self._rows("parked_count"))[0][0]
+        return count
 
     async def descendants(self, tenant: str, agent_id: str) -> list[Run]:
         """Running runs below ``agent_id``, transitively, by start."""
@@ -172,13 +209,41 @@ class Queries:
         rows = await self._rows("memory_scopes", scope, tenant, now_ns, limit)
         return [MemoryScope(*row) for row in rows]
 
+    # --- questions to people --------------------------------------------------------------
+
+    async def interrupt(self, interrupt_id: str, *, now_ns: int) -> Interrupt | None:
+        rows = await self._rows("interrupt", interrupt_id, now_ns)
+        return _interrupt(rows[0]) if rows else None
+
+    async def interrupts_of_run(
+        self, run_id: str, status: str | None, tenant: str | None, *, now_ns: int, limit: int = 200
+    ) -> list[Interrupt]:
+        """Newest first; None means every status or tenant."""
+        rows = await self._rows("interrupts_of_run", run_id, tenant, status, now_ns, limit)
+        return [_interrupt(row) for row in rows]
+
+    async def interrupts_of_user(
+        self, user_id: str, status: str | None, tenant: str | None, *, now_ns: int, limit: int = 200
+    ) -> list[Interrupt]:
+        """Newest first; None means every status or tenant."""
+        rows = await self._rows("interrupts_of_user", user_id, tenant, status, now_ns, limit)
+        return [_interrupt(row) for row in rows]
+
+    # --- hooks ----------------------------------------------------------------------------
+
+    async def hooks(self, tenant: str | None) -> list[Hook]:
+        """In the order of the chain; None means every tenant's."""
+        return [_hook(row) for row in await self._rows("hooks", tenant)]
+
     # --- the views themselves -------------------------------------------------------------
 
     async def problems(self, limit: int = 100) -> list[Problem]:
         """What could not be folded, oldest first in each view."""
         runs = await self._rows("faulty_runs", limit)
         memory = await self._rows("memory_problems", limit)
+        hooks = await self._rows("hook_problems", limit)
         return [
             *(Problem("runs", run, kind, reason, seq) for run, _, kind, reason, seq in runs),
             *(Problem("memory", what, "broken", reason, seq) for seq, what, reason in memory),
+            *(Problem("hooks", what, "broken", reason, seq) for seq, what, reason in hooks),
         ]

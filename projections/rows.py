@@ -63,6 +63,21 @@ class Run(Struct, frozen=True):
     awaited_on: str
 
 
+class Due(Struct, frozen=True):
+    """A run that the sweeper has to see to, and ``cause``: why (``parks/queries.sql``).
+
+    ``last_commit`` and ``last_seq`` name the commit that this was told from. ``mark`` rises when
+    there is more of the cause.
+    """
+
+    id: str
+    tenant: str
+    last_commit: int
+    last_seq: int
+    cause: str
+    mark: int
+
+
 class Witness(Struct, frozen=True):
     """A commit that was stored once; ``last_seq`` is its stream sequence."""
 
@@ -106,6 +121,50 @@ class MemoryScope(Struct, frozen=True):
     key_count: int
     bytes: int
     updated_ns: int
+
+
+class Interrupt(Struct, frozen=True):
+    """A question to a person (http-runs.md section 15.2). ``options`` is a JSON array or "".
+
+    ``status`` is what holds at the reader's clock; ``message`` the inbox message that settled it.
+    ``approval``: the answer decides whether a tool call may run.
+    """
+
+    id: str
+    run_id: str
+    tenant: str
+    user_id: str
+    agent_id: str
+    agent: str
+    kind: str
+    approval: bool
+    status: str
+    question: str
+    options: str
+    context: str
+    priority: str
+    answer: str
+    created_ns: int
+    expires_ns: int
+    resolved_ns: int
+    resolved_by: str
+    message: str
+
+
+class Hook(Struct, frozen=True):
+    """A registered hook (hooks.md section 2); None where no patterns were given."""
+
+    id: str
+    tenant: str
+    owner: str
+    name: str
+    phase: str
+    agents: tuple[str, ...] | None
+    tools: tuple[str, ...] | None
+    callback_url: str
+    fail_mode: str
+    timeout_ms: int
+    registered_ns: int
 
 
 class LiveCounts(Struct, frozen=True):

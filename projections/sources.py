@@ -12,8 +12,10 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal, NamedTuple
 
+import msgspec
+
 from events import commit as commits
-from events import state
+from events import hooks, inbox, state
 from events.commit import BrokenChain, Commit, FutureEvent, JournalError
 from events.log import Blobs, Log, Message
 from events.streams import RUNS, STATE, StreamSpec
@@ -74,6 +76,15 @@ class JournalFault(NamedTuple):
     reason: str
 
 
+class InboxPost(NamedTuple):
+    """Something said to a run; ``message`` is None when it is of no known kind."""
+
+    seq: int
+    run: str
+    tenant: str
+    message: inbox.InboxMessage | None
+
+
 class MemoryWrite(NamedTuple):
     seq: int
     event: state.MemoryWritten
@@ -87,6 +98,20 @@ class MemoryFault(NamedTuple):
     reason: str
 
 
+class HookChange(NamedTuple):
+    seq: int
+    subject: str
+    event: hooks.HookEvent
+
+
+class HookFault(NamedTuple):
+    """A message about a hook that cannot be read; the hook stays what it was."""
+
+    seq: int
+    subject: str
+    reason: str
+
+
 class Hold(NamedTuple):
     """Nothing of the stream may be folded from here on by this version."""
 
@@ -94,7 +119,7 @@ class Hold(NamedTuple):
     reason: str
 
 
-Item = JournalCommit | JournalFault | MemoryWrite | MemoryFault | Hold
+Item = JournalCommit | JournalFault | InboxPost | MemoryWrite | MemoryFault | HookChange | HookFault | Hold
 
 
 class Decoder:
@@ -103,6 +128,7 @@ class Decoder:
     def __init__(self, subjects: Subjects, blobs: Blobs) -> None:
         self._parse = lru_cache(maxsize=4096)(subjects.parse)
         self._memory = subjects.any("mem").removesuffix(">")
+        self._hooks = subjects.any("hook").removesuffix(">")
         self._blobs = blobs
 
     async def decode(self, kind: Kind, messages: Sequence[Message]) -> list[Item]:
@@ -115,11 +141,14 @@ class Decoder:
         items: list[Item] = []
         for message in messages:
             place, name, leaf = message.subject.rsplit(".", 2)
-            if leaf != "journal":
+            if leaf == "session":
                 continue
             # a place (slot and tenant) is seen again and again, a run's own subject twice
             tenant = self._parse(f"{place}._.journal").tenant
             run, seq = name_or_hash(name), message.seq
+            if leaf == "inbox":
+                items.append(InboxPost(seq, run, tenant, _said(message.data)))
+                continue
             try:
                 commit = commits.decode(message.data, seq)
                 if b"" in commit.bodies:
@@ -141,19 +170,38 @@ class Decoder:
     def _state(self, messages: Sequence[Message]) -> list[Item]:
         items: list[Item] = []
         for message in messages:
-            if not message.subject.startswith(self._memory):
-                continue
             try:
-                event = state.decode(message.data)
+                item = self._state_item(message)
             except state.FutureState as held:
                 items.append(Hold(message.seq, f"{message.subject}: {held.reason}"))
                 break
-            except state.UnreadableState as fault:
-                items.append(MemoryFault(message.seq, message.subject, fault.reason))
-                continue
-            if event is not None:
-                items.append(MemoryWrite(message.seq, event))
+            if item is not None:
+                items.append(item)
         return items
+
+    def _state_item(self, message: Message) -> Item | None:
+        """None for what no view folds. Raises FutureState."""
+        subject, seq = message.subject, message.seq
+        if subject.startswith(self._memory):
+            try:
+                written = state.decode(message.data)
+            except state.UnreadableState as fault:
+                return MemoryFault(seq, subject, fault.reason)
+            return MemoryWrite(seq, written) if written is not None else None
+        if subject.startswith(self._hooks):
+            try:
+                change = hooks.decode(message.data)
+            except state.UnreadableState as fault:
+                return HookFault(seq, subject, fault.reason)
+            return HookChange(seq, subject, change) if change is not None else None
+        return None
+
+
+def _said(data: bytes) -> inbox.InboxMessage | None:
+    try:
+        return inbox.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
 
 
 def _understand(run: str, tenant: str, commit: Commit) -> JournalCommit:

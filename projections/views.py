@@ -14,7 +14,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from projections import memory, runs, transcripts
+from projections import hooks, interrupts, memory, parks, runs, transcripts
 from projections.database import Backend, Row
 from projections.framework import Position, Projection, ViewHeld, ViewUnavailable
 from projections.hosts import Host, TaskHost, ThreadHost
@@ -31,6 +31,9 @@ PROJECTIONS: tuple[Projection, ...] = (
     runs.PROJECTION,
     transcripts.PROJECTION,
     memory.PROJECTION,
+    hooks.PROJECTION,
+    parks.PROJECTION,
+    interrupts.PROJECTION,
 )
 
 _POLL_S = 0.004

@@ -37,11 +37,15 @@ Block = Text | ToolUse | ToolResult
 
 
 class Message(Struct, frozen=True, omit_defaults=True, gc=False):
-    """One turn of one side. ``reasoning`` is opaque provider text of an assistant turn."""
+    """One turn of one side. ``reasoning`` is opaque provider text of an assistant turn.
+
+    A ``summary`` stands for messages before it: the pinned task if there is one, the summary.
+    """
 
     role: Literal["user", "assistant"]
     blocks: tuple[Block, ...]
     reasoning: str = ""
+    summary: bool = False
 
 
 class ModelRequest(Struct, frozen=True, kw_only=True):

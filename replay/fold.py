@@ -20,6 +20,7 @@ from events.vocabulary import (
     TYPES,
     BudgetRefused,
     CallPrepared,
+    CallReviewed,
     CallWaiting,
     CancelRequested,
     ChildFinished,
@@ -37,6 +38,7 @@ from events.vocabulary import (
     ModelSwitched,
     OutputRejected,
     Retry,
+    RunAmended,
     RunClaimed,
     RunFinished,
     RunParked,
@@ -56,6 +58,7 @@ from events.vocabulary import (
 from replay import approval, compaction, conversation, output
 from replay.conversation import Block, Message
 from replay.hashing import RollingHash
+from replay.history import completion
 from replay.machine import MOVES
 from replay.state import Call, Child, Phase, RecordedCall, State
 
@@ -197,15 +200,20 @@ def _attempt_failed(s: State, e: ModelAttemptFailed, n: int, ts: int, masked: bo
     s.failure = e
     s.spent += 1
     s.attempt = e.attempt + 1
+    if e.partial:
+        s.retries = 0
     s.turn_text, s.turn_calls = "", []
 
 
 def _retry(s: State, e: Retry, n: int, ts: int, masked: bool) -> None:
+    if s.failure is not None:  # not a wait inside of a call
+        s.retries += 1
     s.failure = None
 
 
 def _switched(s: State, e: ModelSwitched, n: int, ts: int, masked: bool) -> None:
     s.failure = None
+    s.retries = 0
     s.switches += 1
     s.provider, s.model, s.asked_model = e.provider, e.model, e.model
     s.context_window = e.context_window
@@ -222,6 +230,8 @@ def _usage(s: State, e: Usage, n: int, ts: int, masked: bool) -> None:
         e.usage.input_tokens + e.usage.cache_read_input_tokens + e.usage.cache_creation_input_tokens
     )
     s.usage = _add(s.usage, e.usage)
+    pair = (s.provider, s.asked_model)
+    s.spend[pair] = _add(s.spend.get(pair), e.usage)
 
 
 def _model_answered(s: State, e: ModelAnswered, n: int, ts: int, masked: bool) -> Phase:
@@ -235,6 +245,7 @@ def _model_answered(s: State, e: ModelAnswered, n: int, ts: int, masked: bool) -
     s.iteration += 1
     s.answered += 1
     s.attempt = 1
+    s.retries = 0
     s.claims = 0
     return Phase.TOOLS if s.calls and e.stop_reason == "tool_use" else Phase.ENDING
 
@@ -279,9 +290,14 @@ def _prepared(s: State, e: CallPrepared, n: int, ts: int, masked: bool) -> None:
     _call(s, e.tool_use_id, n).prepared = e
 
 
+def _reviewed(s: State, e: CallReviewed, n: int, ts: int, masked: bool) -> None:
+    _call(s, e.tool_use_id, n).reviewed = True
+
+
 def _waiting(s: State, e: CallWaiting, n: int, ts: int, masked: bool) -> None:
     call = _call(s, e.tool_use_id, n)
     call.waiting, call.closed, call.allowed = e, None, False
+    call.asked += 1
 
 
 def _child_started(s: State, e: ChildStarted, n: int, ts: int, masked: bool) -> None:
@@ -318,21 +334,39 @@ def _compaction_requested(s: State, e: CompactionRequested, n: int, ts: int, mas
 
 def _compaction_made(s: State, e: CompactionMade, n: int, ts: int, masked: bool) -> None:
     s.made = e
-    if e.usage is not None:
-        s.usage = _add(s.usage, e.usage)
+    _summary_cost(s, e.usage)
 
 
 def _compaction_skipped(s: State, e: CompactionSkipped, n: int, ts: int, masked: bool) -> None:
     s.compacting = ""
     s.skipped_at = s.iteration + s.spent
+    _summary_cost(s, e.usage)
+
+
+def _summary_cost(s: State, usage: UsageTotals | None) -> None:
+    """A summary counts like a turn, but the run's model stays the one that serves it."""
+    if usage is None:
+        return
+    writer = compaction.summariser(s)
+    pair = (writer.provider, writer.model)
+    s.spend[pair] = _add(s.spend.get(pair), usage)
+    model = s.usage.model if s.usage is not None else ""
+    s.usage = replace(_add(s.usage, usage), model=model)
 
 
 def _compacted(s: State, e: ContextCompaction, n: int, ts: int, masked: bool) -> None:
     if s.made is None:
         raise Misplaced(f"event {n}: a compaction without its facts")
-    compaction.compact(s, s.made, e.context_compaction)
+    compaction.compact(s, s.made, e.context_compaction, n, masked=masked)
     s.made, s.compacting = None, ""
     s.compacted_at = s.iteration + s.spent
+
+
+def _amended(s: State, e: RunAmended, n: int, ts: int, masked: bool) -> None:
+    """What follows concerns the conversation as those see it who continue the session."""
+    s.amended = e
+    s.messages = s.messages + completion(s)
+    s.turn_text, s.turn_calls, s.calls = "", [], []
 
 
 def _output_rejected(s: State, e: OutputRejected, n: int, ts: int, masked: bool) -> None:
@@ -397,6 +431,7 @@ _HANDLERS: dict[str, Callable[[State, Any, int, int, bool], Any]] = {
     "model.switched": _switched,
     "run.parked": _parked,
     "call.prepared": _prepared,
+    "call.reviewed": _reviewed,
     "call.waiting": _waiting,
     "child.started": _child_started,
     "child.finished": _child_finished,
@@ -405,6 +440,7 @@ _HANDLERS: dict[str, Callable[[State, Any, int, int, bool], Any]] = {
     "compaction.made": _compaction_made,
     "compaction.skipped": _compaction_skipped,
     "context_compaction": _compacted,
+    "run.amended": _amended,
     "output.rejected": _output_rejected,
     "budget.refused": _budget_refused,
     "run.cancel_requested": _cancel,

@@ -14,16 +14,27 @@ NO_RESULT = "The run ended before this tool call had a result."
 
 def own_messages(state: State) -> list[Message]:
     """The messages that ``state``'s run added, made complete."""
-    messages = state.messages[state.history :]
+    return state.messages[state.history :] + completion(state)
+
+
+def conversation_after(history: list[Message], state: State) -> list[Message]:
+    """What a session has said once the run of ``state`` is over; ``history`` came before it.
+
+    A run that compacted the conversation it continues has replaced what came before.
+    """
+    if state.facts is not None and state.facts.continues:
+        return state.messages + completion(state)
+    return history + own_messages(state)
+
+
+def completion(state: State) -> list[Message]:
+    """What is missing at the end of ``state``'s messages: its open turn, results of its calls."""
     if state.turn_text or state.turn_calls:
         blocks: list[Block] = [Text(state.turn_text)] if state.turn_text else []
         blocks += [ToolUse(c.id, c.name, c.input) for c in state.turn_calls]
-        messages.append(Message("assistant", tuple(blocks)))
-        if state.turn_calls:
-            messages.append(_results(state.turn_calls))
-    elif state.calls:
-        messages.append(_results(state.calls))
-    return messages
+        turn = Message("assistant", tuple(blocks))
+        return [turn, _results(state.turn_calls)] if state.turn_calls else [turn]
+    return [_results(state.calls)] if state.calls else []
 
 
 def _results(calls: list[Call]) -> Message:

@@ -71,6 +71,7 @@ MOVES: dict[Phase, dict[str, tuple[Phase, ...]]] = {
         "tool.started": (Phase.TOOLS,),
         "tool_result": (Phase.TOOLS, Phase.MODEL),
         "call.prepared": (Phase.TOOLS,),
+        "call.reviewed": (Phase.TOOLS,),
         "call.waiting": (Phase.TOOLS,),
         "host_widened": (Phase.TOOLS,),
         "interruption_pending": (Phase.TOOLS,),
@@ -314,6 +315,6 @@ def _totals(state: State) -> UsageTotals:
         output_tokens=usage.output_tokens,
         cache_creation_input_tokens=usage.cache_creation_input_tokens,
         cache_read_input_tokens=usage.cache_read_input_tokens,
-        model=usage.model or state.model,
+        model=("" if state.switches else usage.model) or state.model,
         provider=state.provider,
     )

@@ -15,6 +15,7 @@ from events.vocabulary import (
     CompactionMade,
     InterruptClosed,
     ModelAttemptFailed,
+    RunAmended,
     RunFinished,
     RunParked,
     RunRef,
@@ -50,6 +51,7 @@ class Call(Struct):
 
     ``waiting`` stands while the result has to come from elsewhere, ``closed`` once the question
     it waited for is settled, ``allowed`` when a person let it run (what ``waiting.bound`` says).
+    ``asked`` counts how often it began to wait; ``reviewed``: hooks had a say in its result.
     """
 
     n: int
@@ -62,6 +64,8 @@ class Call(Struct):
     waiting: CallWaiting | None = None
     closed: InterruptClosed | None = None
     allowed: bool = False
+    asked: int = 0
+    reviewed: bool = False
     children: dict[int, Child] = {}
     done: bool = False
     text: str = ""
@@ -89,6 +93,7 @@ class State:
     """
 
     __slots__ = (
+        "amended",
         "answered",
         "asked_model",
         "attempt",
@@ -126,8 +131,10 @@ class State:
         "provider",
         "recorded",
         "rejected",
+        "retries",
         "rolling",
         "skipped_at",
+        "spend",
         "spent",
         "started_ns",
         "stop_reason",
@@ -135,7 +142,6 @@ class State:
         "system",
         "system_prompt",
         "taken",
-        "task",
         "turn_calls",
         "turn_n",
         "turn_text",
@@ -161,6 +167,8 @@ class State:
         self.answered = 0
         """Turns that the model answered in this run, failed ones not counted."""
         self.failure: ModelAttemptFailed | None = None
+        self.retries = 0
+        """Retries of the pair that serves since a call of it opened, or since it took over."""
         self.switches = 0
         self.turn_text = ""
         self.turn_n = 0
@@ -175,17 +183,18 @@ class State:
         self.final_text = ""
         self.usage: UsageTotals | None = None
         self.last_usage: UsageTotals | None = None
+        self.spend: dict[tuple[str, str], UsageTotals] = {}
+        """Tokens by provider and model as they were asked for, summaries included."""
         self.provider = plan.provider
         self.model = plan.model
         self.asked_model = plan.model
         self.effort = plan.effort
         self.context_window = plan.context_window
         self.used = 0
-        self.task = ""
-        """The original task, pinned by a compaction."""
         self.compacting = ""
         """Who asked for a compaction that is due: ``self`` or ``manual``."""
         self.made: CompactionMade | None = None
+        self.amended: RunAmended | None = None
         self.compacted_at = -2
         self.skipped_at = -1
         """Iterations at whose beginning the last compaction was made, or given up."""

@@ -13,15 +13,26 @@ from msgspec import Raw, Struct
 from events.commit import Chain, Commit, JournalError, Record
 from events.plan import RunPlan
 from events.vocabulary import (
+    BudgetRefused,
+    ChildFinished,
+    ChildStarted,
+    CompactionMade,
+    CompactionSkipped,
+    ContextCompaction,
     Done,
     Error,
     Event,
     ModelAnswered,
+    ModelAttemptFailed,
     ModelFailed,
+    ModelSwitched,
+    OutputRejected,
     RunFinished,
     ToolResult,
     Unrecognised,
 )
+from replay import call_proof, compaction_proof
+from replay.children import child_ids
 from replay.codejs import Failed, Finished, Interpreter
 from replay.codejs import ToolCall as ProgramCall
 from replay.conversation import Message
@@ -32,11 +43,16 @@ from replay.machine import (
     MACHINE_VERSION,
     CallModel,
     CallTools,
+    CloseCall,
+    Compact,
     Finish,
+    RejectOutput,
+    StartChildren,
     closing,
     next_effect,
 )
 from replay.program import RecordedCalls, program_hash, program_of
+from replay.recoveries import Recoveries
 from replay.request import hash_of, model_request
 from replay.state import Phase, State
 
@@ -131,6 +147,7 @@ class _Checker:
         self._interpreter: Interpreter | None = None
         self._calls = RecordedCalls()
         self._ending: list[Event] = []
+        self._recoveries = Recoveries()
         self.effects = 0
 
     def close(self) -> None:
@@ -139,11 +156,28 @@ class _Checker:
 
     def before(self, event: Event) -> None:
         """Raises Difference."""
+        if self._state.failure is not None or isinstance(event, ModelSwitched):
+            problem = self._recoveries.problem(self._state, event)
+            if problem:
+                raise Difference(problem)
+        problem = call_proof.problem(self._state, event)
+        if problem:
+            raise Difference(problem)
         match event:
-            case ModelAnswered() | ModelFailed():
+            case ModelAnswered() | ModelFailed() | ModelAttemptFailed():
                 self._model(event)
             case ToolResult():
                 self._tool(event)
+            case ChildStarted() | ChildFinished() if not self._ending:
+                self._child(event)
+            case CompactionMade() | CompactionSkipped() | ContextCompaction():
+                self._compaction(event)
+            case OutputRejected():
+                self._rejection(event)
+            case BudgetRefused():
+                self._refusal()
+            case Error() if compaction_proof.is_failure(self._state, event):
+                pass
             case Done():
                 self._last_word(event)
             case Error() if self._state.phase is not Phase.NEW:
@@ -160,7 +194,7 @@ class _Checker:
         if self._state.started.machine > MACHINE_VERSION:
             raise Difference(f"machine version {self._state.started.machine} is not known here")
 
-    def _model(self, event: ModelAnswered | ModelFailed) -> None:
+    def _model(self, event: ModelAnswered | ModelFailed | ModelAttemptFailed) -> None:
         state = self._state
         self.effects += 1
         effect = next_effect(state)
@@ -171,7 +205,7 @@ class _Checker:
                 f"turn {event.iteration} attempt {event.attempt} where the machine is at "
                 f"turn {effect.iteration} attempt {effect.attempt}"
             )
-        if state.plan.provider == CODE_PROVIDER:
+        if state.plan.provider == CODE_PROVIDER and not isinstance(event, ModelAttemptFailed):
             self._program(event)
             return
         asked = hash_of(state, model_request(state))
@@ -215,12 +249,54 @@ class _Checker:
         state = self._state
         self.effects += 1
         effect = next_effect(state)
+        if isinstance(effect, CloseCall) and effect.call.id == event.tool_use.id:
+            derived = (effect.text, effect.is_error)
+            hidden = effect.call.reviewed or "[redacted" in event.text
+            if not hidden and (event.text, event.is_error) != derived:
+                raise Difference(f"the call's result is derived as {effect.text!r}")
+            return
         if not isinstance(effect, CallTools) or event.tool_use.id not in {
             call.id for call in effect.calls
         }:
             raise Difference(
                 f"a result of call {event.tool_use.id} where the machine would {_name(effect)}"
             )
+
+    def _child(self, event: ChildStarted | ChildFinished) -> None:
+        """A child follows from its call; one without a run could not be started."""
+        if isinstance(event, ChildFinished) and event.run:
+            return
+        self.effects += 1
+        effect = next_effect(self._state)
+        if not isinstance(effect, StartChildren):
+            raise Difference(f"a child where the machine would {_name(effect)}")
+        call, (index, spawn) = effect.call, effect.spawns[0]
+        if (event.tool_use_id, event.index) != (call.id, index):
+            raise Difference(f"the next child is derived as entry {index} of call {call.id}")
+        if isinstance(event, ChildStarted):
+            derived = (*child_ids(self._state.run, call.n, index), spawn.name)
+            if (event.run, event.session, event.agent_id, event.agent) != derived:
+                raise Difference(f"the child is derived as {derived}")
+
+    def _compaction(self, event: Event) -> None:
+        self.effects += not isinstance(event, ContextCompaction)
+        problem = compaction_proof.problem(self._state, event)
+        if problem:
+            raise Difference(problem)
+
+    def _rejection(self, event: OutputRejected) -> None:
+        self.effects += 1
+        effect = next_effect(self._state)
+        if not isinstance(effect, RejectOutput):
+            raise Difference(f"an answer is rejected where the machine would {_name(effect)}")
+        if event.error != effect.error and "[redacted" not in event.error:
+            raise Difference(f"the answer is rejected for another reason: {effect.error!r}")
+
+    def _refusal(self) -> None:
+        """Whether the budget was spent stands in the ledger; that a call was due is derived."""
+        effect = next_effect(self._state)
+        if not isinstance(effect, CallModel):
+            raise Difference(f"a call is refused where the machine would {_name(effect)}")
 
     def _last_word(self, event: Event) -> None:
         effect = next_effect(self._state)
@@ -236,6 +312,7 @@ class _Checker:
             return
         if not self._ending or not _alike(event, self._ending[1]):
             raise Difference("the end of the run differs from the one derived")
+        self._ending = []  # what is added after the end belongs to those who continue
 
 
 def _name(effect: object) -> str:
@@ -244,6 +321,12 @@ def _name(effect: object) -> str:
             return f"ask the model (turn {iteration})"
         case CallTools(calls):
             return f"run {len(calls)} tool calls"
+        case StartChildren(_, spawns):
+            return f"start {len(spawns)} children"
+        case CloseCall(call):
+            return f"close call {call.id}"
+        case Compact(trigger):
+            return f"compact ({trigger})"
         case Finish(status):
             return f"end the run ({status})"
         case _:

@@ -12,7 +12,19 @@ from gateways.http.authentication import Guard
 from gateways.http.clients import Clients
 from gateways.http.endpoint import Endpoint
 from gateways.http.errors import exception_handlers
-from gateways.http.routes import agents, runs, sessions, system
+from gateways.http.routes import (
+    agents,
+    batch,
+    hooks,
+    inputs,
+    interrupts,
+    pause,
+    resolver,
+    run_states,
+    runs,
+    sessions,
+    system,
+)
 from loomcycle.runtime import Runtime
 
 
@@ -21,8 +33,15 @@ def build_app(runtime: Runtime) -> Starlette:
     clients = Clients()
     endpoints = [
         *runs.endpoints(runtime, clients),
+        *batch.endpoints(runtime, clients),
         *agents.endpoints(runtime),
         *sessions.endpoints(runtime),
+        *inputs.endpoints(runtime),
+        *interrupts.endpoints(runtime),
+        *hooks.endpoints(runtime),
+        *resolver.endpoints(runtime),
+        *pause.endpoints(runtime, clients),
+        *run_states.endpoints(runtime, clients),
         *system.endpoints(runtime),
     ]
     app = Starlette(

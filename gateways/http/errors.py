@@ -20,15 +20,30 @@ from events.log import LogError
 from gateways.http.replies import JsonReply, json_error, text_error
 from loomcycle.errors import (
     AgentIdInUse,
+    AlreadyPausing,
     Backpressure,
     CommandError,
+    HookNotFound,
+    InboxFull,
+    InterruptExpired,
+    InterruptNotFound,
+    InterruptSettled,
     InvalidArgument,
+    InvalidRegistration,
     LogAway,
     ModelUnavailable,
+    NotPaused,
+    NotSteerable,
+    PauseFailed,
+    ProviderListFailed,
+    ProviderUnavailable,
+    ProviderUnknown,
     RunNotFound,
+    RuntimePaused,
     SessionBusy,
     SessionNotFound,
     UnknownAgentId,
+    Unprocessable,
     UserQuotaExhausted,
     ViewAway,
 )
@@ -65,14 +80,40 @@ def reply_to(error: Exception) -> Response | None:
     match error:
         case Refusal():
             return text_error(error.status, message, error.headers)
+        case Unprocessable():
+            return text_error(422, message)
         case InvalidArgument():
             return text_error(400, message)
+        case NotSteerable() | InterruptNotFound():
+            return text_error(404, message)
+        case InterruptSettled():
+            return text_error(409, message)
+        case InterruptExpired():
+            return text_error(410, message)
+        case InboxFull():
+            return text_error(429, message, RETRY_SOON)
         case SessionNotFound() | RunNotFound():
             return text_error(404, message)
         case ModelUnavailable():
             return text_error(503, message)
+        case ProviderUnknown():
+            return json_error(404, error.code, _classified(message, "unknown provider"))
+        case ProviderUnavailable():
+            return json_error(503, error.code, message)
+        case ProviderListFailed():
+            return json_error(502, error.code, message)
         case UnknownAgentId():
             return json_error(404, error.code, _classified(message, "no run has this agent_id"))
+        case InvalidRegistration():
+            return json_error(400, error.code, message)
+        case HookNotFound():
+            return json_error(404, error.code, message)
+        case RuntimePaused():
+            return json_error(503, error.code, message)
+        case AlreadyPausing() | NotPaused():
+            return json_error(409, error.code, message)
+        case PauseFailed():
+            return json_error(500, error.code, message)
         case SessionBusy():
             return json_error(409, error.code, message)
         case AgentIdInUse():

@@ -73,6 +73,10 @@ class EventStream:
         if not self.ended:
             await self.end()
 
+    async def keep_alive(self) -> None:
+        """Send a comment, so that nobody takes the connection for dead."""
+        await self._body(KEEPALIVE)
+
     async def end(self) -> None:
         await self.write((), last=True)
 

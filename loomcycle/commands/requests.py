@@ -13,8 +13,9 @@ from msgspec import Raw, Struct
 
 from events.content import ContentBlock, Segment
 from events.ids import is_ident
-from events.plan import Sampling
+from events.plan import Compaction, Sampling
 from loomcycle.errors import InvalidArgument
+from loomcycle.planning import Narrowing
 
 BEARER = re.compile(r"[A-Za-z0-9._\-+/=]{16,512}")
 CREDENTIAL_KEY = re.compile(r"[a-zA-Z0-9_-]{1,64}")
@@ -27,15 +28,6 @@ class ParentContext(Struct, frozen=True, omit_defaults=True, kw_only=True):
     root_agent_run_id: str = ""
     function_key: str = ""
     tier_at_run: str = ""
-
-
-class Compaction(Struct, frozen=True, omit_defaults=True, kw_only=True):
-    enabled: bool | None = None
-    target_percentage: int | None = None
-    keep_last_n: int | None = None
-    keep_first: bool | None = None
-    autocompact_at_pct: int | None = None
-    model: str | None = None
 
 
 class RunRequest(Struct, frozen=True, kw_only=True):
@@ -60,6 +52,8 @@ class RunRequest(Struct, frozen=True, kw_only=True):
     interactive: bool = False
     sampling: Sampling | None = None
     compaction: Compaction | None = None
+    max_cost_usd: float | None = None
+    max_tokens_total: int | None = None
 
     def input(self) -> tuple[Segment, ...]:
         """The caller's segments; ``prompt`` is sugar for one trusted user segment."""
@@ -70,7 +64,9 @@ class RunRequest(Struct, frozen=True, kw_only=True):
         return ()
 
 
-def check_ident(value: str, field: Literal["user_id", "agent_id", "run_id"]) -> None:
+def check_ident(
+    value: str, field: Literal["user_id", "agent_id", "run_id", "interrupt_id"]
+) -> None:
     """Raises InvalidArgument unless ``value`` fits the ident charset."""
     if not is_ident(value):
         raise InvalidArgument(f"{field} must match [A-Za-z0-9_-]{{1,128}}", field)
@@ -94,6 +90,39 @@ def check_credentials(request: RunRequest) -> None:
                     f"parent_context.{name} exceeds {LINEAGE_LIMIT} bytes",
                     f"parent_context.{name}",
                 )
+
+
+COMPACTION_RANGES: tuple[tuple[str, int, int | None], ...] = (
+    ("target_percentage", 10, 50),
+    ("keep_last_n", 0, None),
+    ("autocompact_at_pct", 50, 95),
+)
+"""Fields of ``compaction`` with their smallest and largest values (compaction.md section 1)."""
+
+
+def narrowing_of(request: RunRequest) -> Narrowing:
+    """What the request changes of its agent's definition. Raises InvalidArgument."""
+    compaction = request.compaction
+    for name, low, high in COMPACTION_RANGES if compaction is not None else ():
+        value = getattr(compaction, name)
+        if value is not None and not low <= value <= (value if high is None else high):
+            wanted = f">= {low}" if high is None else f"[{low},{high}]"
+            field = f"compaction.{name}"
+            raise InvalidArgument(f"{field} {value} out of range {wanted}", field)
+    for name in ("max_cost_usd", "max_tokens_total"):
+        limit = getattr(request, name)
+        if limit is not None and limit < 0:
+            raise InvalidArgument(f"{name} {limit} out of range >= 0", name)
+    return Narrowing(
+        allowed_tools=request.allowed_tools,
+        sampling=request.sampling,
+        run_timeout_seconds=max(0, request.run_timeout_seconds),
+        interactive=request.interactive,
+        user_tier=request.user_tier,
+        compaction=compaction,
+        max_cost_usd=request.max_cost_usd,
+        max_tokens_total=request.max_tokens_total,
+    )
 
 
 def lineage(request: RunRequest) -> dict[str, str] | None:

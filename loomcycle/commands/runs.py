@@ -15,14 +15,7 @@ from msgspec import UNSET, Raw, Struct
 from events.commit import decode
 from events.ids import agent_id_of, first_run_of, next_run_of
 from events.log import LogError
-from events.vocabulary import (
-    Event,
-    RunRef,
-    RunStarted,
-    SystemPrompt,
-    SystemPromptBody,
-    UserInput,
-)
+from events.vocabulary import RunRef, RunStarted
 from loomcycle.admission import SESSION_BUSY, ended, withdrawn
 from loomcycle.auth import Principal
 from loomcycle.cluster import Cluster
@@ -32,14 +25,16 @@ from loomcycle.commands.requests import (
     check_ident,
     credentials,
     lineage,
+    narrowing_of,
 )
-from loomcycle.definitions import Definitions, Narrowing
+from loomcycle.definitions import Definitions
 from loomcycle.errors import (
     AgentIdInUse,
     Backpressure,
     CommandError,
     InvalidArgument,
     LogAway,
+    RuntimePaused,
     SessionBusy,
     SessionNotFound,
 )
@@ -48,7 +43,7 @@ from loomcycle.lookups import Lookups
 from loomcycle.ownership import CREDENTIALS
 from loomcycle.promises import Limits, Promises
 from loomcycle.services import Services
-from loomcycle.starts import Start, StartItem
+from loomcycle.starts import Start, StartItem, opening_of
 from loomcycle.worker import Worker
 from replay.machine import HANDLE_TAKEN, MACHINE_VERSION
 
@@ -101,9 +96,14 @@ class RunCommands:
         self._promises = Promises(services, worker, limits, cluster.alone)
 
     async def start(
-        self, request: RunRequest, principal: Principal, *, origin: str = "http"
+        self,
+        request: RunRequest,
+        principal: Principal,
+        *,
+        origin: str = "http",
+        detached: bool = False,
     ) -> StartedRun:
-        """``POST /v1/runs``. Raises CommandError."""
+        """``POST /v1/runs``. ``detached``: it goes on without readers. Raises CommandError."""
         if not request.agent:
             raise InvalidArgument("agent is required", "agent")
         if not request.segments and not request.prompt:
@@ -117,7 +117,7 @@ class RunCommands:
         self._definitions.check_user_tier(request.user_tier)
         check_credentials(request)
         place = None
-        resolved = await self._definitions.resolve(request.agent, tenant, _narrowing(request))
+        resolved = await self._definitions.resolve(request.agent, tenant, narrowing_of(request))
         if request.session_id:
             place = await self._place(request.session_id, principal)
             tenant, user_id = place.tenant, user_id or place.user_id
@@ -132,10 +132,17 @@ class RunCommands:
             place=place,
             continues=False,
             origin=origin,
+            detached=detached,
         )
 
     async def continue_session(
-        self, session_id: str, request: RunRequest, principal: Principal, *, origin: str = "http"
+        self,
+        session_id: str,
+        request: RunRequest,
+        principal: Principal,
+        *,
+        origin: str = "http",
+        detached: bool = False,
     ) -> StartedRun:
         """``POST /v1/sessions/{id}/messages``. Raises CommandError."""
         place = await self._place(session_id, principal)
@@ -147,7 +154,7 @@ class RunCommands:
             ) from None
         self._definitions.check_user_tier(request.user_tier)
         check_credentials(request)
-        resolved = await self._definitions.resolve(place.agent, place.tenant, _narrowing(request))
+        resolved = await self._definitions.resolve(place.agent, place.tenant, narrowing_of(request))
         if request.agent_id:
             check_ident(request.agent_id, "agent_id")
         return await self._run(
@@ -161,6 +168,7 @@ class RunCommands:
             place=place,
             continues=True,
             origin=origin,
+            detached=detached,
         )
 
     @property
@@ -232,9 +240,12 @@ class RunCommands:
         place: SessionPlace | None,
         continues: bool,
         origin: str,
+        detached: bool,
     ) -> StartedRun:
         self._lookups.check_log()
         services = self._services
+        if services.paused():
+            raise RuntimePaused
         if place is None:
             session_id = f"s_{services.new_hex()}"
             run_id = first_run_of(session_id)
@@ -242,7 +253,8 @@ class RunCommands:
             session_id = place.session_id
             run_id = next_run_of(session_id, services.new_hex)
         agent_id = request.agent_id or agent_id_of(run_id)
-        reader: Literal["cancel", "continue"] = "continue" if request.interactive else "cancel"
+        stays = detached or (request.interactive and not continues)
+        reader: Literal["cancel", "continue"] = "continue" if stays else "cancel"
         context = lineage(request)
         secrets = credentials(request)
         now = services.now_ns()
@@ -270,9 +282,7 @@ class RunCommands:
             sealed=(CREDENTIALS,) if secrets else (),
             started_ns=now,
         )
-        opening: list[Event] = [started, UserInput(payload=request.input())]
-        if system_prompt:
-            opening.append(SystemPrompt(payload=SystemPromptBody(system_prompt=system_prompt)))
+        opening = opening_of(started, request.input(), system_prompt)
         item = StartItem(
             run=run_id,
             session=session_id,
@@ -292,7 +302,7 @@ class RunCommands:
             tenant,
             run_id,
             process=services.process,
-            replay=request.interactive,
+            replay=request.interactive and not continues,
             alone=self._cluster.alone,
         )
         try:
@@ -320,13 +330,3 @@ def _refusal(feed: RunFeed, session_id: str, agent_id: str) -> CommandError | No
     if HANDLE_TAKEN in (feed.withdrawn, feed.finished.error if feed.finished else ""):
         return AgentIdInUse(agent_id)
     return Backpressure(feed.withdrawn) if feed.withdrawn else None
-
-
-def _narrowing(request: RunRequest) -> Narrowing:
-    return Narrowing(
-        allowed_tools=request.allowed_tools,
-        sampling=request.sampling,
-        run_timeout_seconds=max(0, request.run_timeout_seconds),
-        interactive=request.interactive,
-        user_tier=request.user_tier,
-    )

@@ -203,11 +203,14 @@ def _check_embedder(config: Config, environment: Environment, findings: Findings
             findings.error((*path, field), "required: give both provider and model", "missing")
     known = (*_EMBEDDERS, "stub") if environment.embedder_stub else _EMBEDDERS
     if embedder.provider and embedder.provider not in known:
-        hint = did_you_mean(embedder.provider, known) or f"; use {', '.join(known)}"
+        hint = did_you_mean(embedder.provider, known) or f"; use {', '.join(sorted(known))}"
         if embedder.provider == "stub":
             hint = "; set LOOMCYCLE_EMBEDDER_STUB=1 to allow it"
         message = f'unknown embedder "{embedder.provider}"{hint}'
         findings.error((*path, "provider"), message, "unknown_name")
+    if embedder.provider == "anthropic" and not environment.voyage_api_key:
+        message = "VOYAGE_API_KEY is not set: every embedding will fail"
+        findings.warn((*path, "provider"), message)
 
 
 def _check_interruption(config: Config, findings: Findings) -> None:

@@ -154,6 +154,7 @@ class ProviderVariables(HousekeepingVariables, frozen=True, kw_only=True):
     deepseek_base_url: Annotated[
         str, vendor("DEEPSEEK_BASE_URL", "endpoint override", trim="/")
     ] = ""
+    voyage_base_url: Annotated[str, vendor("VOYAGE_BASE_URL", "endpoint override", trim="/")] = ""
     gemini_base_url: Annotated[str, vendor("GEMINI_BASE_URL", "endpoint override", trim="/")] = ""
     ollama_base_url: Annotated[
         str,

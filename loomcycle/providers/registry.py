@@ -51,11 +51,20 @@ class UnknownProvider(ProviderNotConfigured):
 
 
 class Registry:
-    """Provider instances by id, and for each of the others the reason why it is missing."""
+    """Provider instances by id, and for each of the others the reason why it is missing.
 
-    def __init__(self, providers: Mapping[str, Provider], missing: Mapping[str, str]) -> None:
+    ``missing`` are texts for users, ``reasons`` the short ones of the availability matrix.
+    """
+
+    def __init__(
+        self,
+        providers: Mapping[str, Provider],
+        missing: Mapping[str, str],
+        reasons: Mapping[str, str] | None = None,
+    ) -> None:
         self._providers = dict(providers)
         self._missing = dict(missing)
+        self._reasons = dict(reasons or {})
 
     def get(self, provider_id: str) -> Provider:
         """The provider, or :class:`ProviderNotConfigured` (:class:`UnknownProvider`)."""
@@ -80,6 +89,14 @@ class Registry:
         """Known ids that cannot be called, each with the text that :meth:`get` raises."""
         return dict(self._missing)
 
+    def excluded(self) -> dict[str, str]:
+        """Ids that a tier may name but that cannot be called, each with what is not set."""
+        return {
+            name: self._reasons.get(name, self._missing[name])
+            for name in CONFIGURABLE_IDS
+            if name in self._missing and name not in self._providers
+        }
+
     async def close(self) -> None:
         """Close every connection pool."""
         await asyncio.gather(*(provider.close() for provider in self._providers.values()))
@@ -101,15 +118,17 @@ def build_providers(
     builder.add_ollama_local()
     builder.add_mock()
     builder.missing["anthropic-oauth-dev"] = _OAUTH_DEV
+    builder.reasons["anthropic-oauth-dev"] = "anthropic-oauth-dev not registered"
     if environ.get("LOOMCYCLE_CODE_AGENTS_ENABLED") != "1":
         builder.missing[CODE_JS] = _CODE_JS_OFF
-    return Registry(builder.providers, builder.missing)
+    return Registry(builder.providers, builder.missing, builder.reasons)
 
 
 class _Builder:
     def __init__(self, environ: Mapping[str, str], rng: random.Random, sleep: Sleep) -> None:
         self.providers: dict[str, Provider] = {}
         self.missing: dict[str, str] = {}
+        self.reasons: dict[str, str] = {}
         self._environ = environ
         self._rng = rng
         self._sleep = sleep
@@ -150,6 +169,7 @@ class _Builder:
             self.missing["ollama-local"] = (
                 "ollama-local provider not configured (OLLAMA_BASE_URL is disabled)"
             )
+            self.reasons["ollama-local"] = "OLLAMA_BASE_URL not configured"
         elif url := self._url("ollama-local", variable, "http://localhost:11434"):
             header = self._millis("LOOMCYCLE_OLLAMA_LOCAL_HEADER_TIMEOUT_MS", 300_000)
             idle = self._millis("LOOMCYCLE_OLLAMA_LOCAL_IDLE_TIMEOUT_MS", 300_000)
@@ -161,6 +181,7 @@ class _Builder:
                 self.missing[name] = (
                     f"{name} provider not configured (set LOOMCYCLE_MOCK_ENABLED=1)"
                 )
+                self.reasons[name] = "LOOMCYCLE_MOCK_ENABLED not set"
             return
         latency = max(0, self._integer("LOOMCYCLE_MOCK_LATENCY_MS", 50))
         jitter = max(0, self._integer("LOOMCYCLE_MOCK_LATENCY_JITTER_MS", 25))
@@ -222,11 +243,13 @@ class _Builder:
         key = self._environ.get(variable, "").strip()
         if not key:
             self.missing[provider_id] = f"{provider_id} provider not configured (set {variable})"
+            self.reasons[provider_id] = f"{variable} not set"
         elif not (key.isascii() and key.isprintable()):
             self.missing[provider_id] = (
                 f"{provider_id} provider not configured "
                 f"({variable} holds characters that an HTTP header cannot carry)"
             )
+            self.reasons[provider_id] = f"{variable} cannot be sent as an HTTP header"
             return ""
         return key
 
@@ -238,6 +261,7 @@ class _Builder:
             f"{provider_id} provider not configured "
             f"({variable} must start with http:// or https://)"
         )
+        self.reasons[provider_id] = f"{variable} is not a URL"
         return ""
 
     def _integer(self, variable: str, default: int) -> int:

@@ -71,7 +71,7 @@ class Transport:
         try:
             if response.status_code != 200:
                 raise ProviderError(await self.failure_text(response))
-            body = await self._read(response, LISTING_LIMIT)
+            body = await self.read(response, LISTING_LIMIT)
         finally:
             await response.aclose()
         try:
@@ -122,9 +122,9 @@ class Transport:
 
     async def failure_text(self, response: httpx.Response) -> str:
         """``<name> <status>: <body>``; whatever part of the body could be read is kept."""
-        body = await self._read(response, ERROR_BODY_LIMIT, lenient=True)
+        body = await self.read(response, ERROR_BODY_LIMIT, lenient=True)
         decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        text = self._mask(decoder.decode(body)).strip()
+        text = self.mask(decoder.decode(body)).strip()
         return f"{self.endpoint.name} {response.status_code}: {text}"
 
     async def close(self) -> None:
@@ -133,7 +133,11 @@ class Transport:
         if self._client is not None:
             await self._client.aclose()
 
-    async def _read(self, response: httpx.Response, limit: int, *, lenient: bool = False) -> bytes:
+    async def read(self, response: httpx.Response, limit: int, *, lenient: bool = False) -> bytes:
+        """At most ``limit`` bytes of a body; ``lenient`` takes what came before a failure.
+
+        Raises :class:`TransportFailure`.
+        """
         body = bytearray()
         try:
             async with aclosing(self.chunks(response, lambda: self.endpoint.idle_timeout)) as parts:
@@ -155,7 +159,7 @@ class Transport:
                     try:
                         self._client = await asyncio.to_thread(_new_client, self.endpoint)
                     except (ImportError, ValueError, OSError) as error:
-                        raise ProviderError(f"http: {self._mask(str(error))}") from error
+                        raise ProviderError(f"http: {self.mask(str(error))}") from error
         return self._client
 
     def _cause(self, error: BaseException) -> str:
@@ -168,9 +172,10 @@ class Transport:
             if isinstance(beneath, OSError) and str(beneath) not in text:
                 text = f"{text}: {beneath}"
             beneath = beneath.__cause__ or beneath.__context__
-        return self._mask(text)
+        return self.mask(text)
 
-    def _mask(self, text: str) -> str:
+    def mask(self, text: str) -> str:
+        """``text`` without the endpoint's key."""
         secret = self.endpoint.secret
         return text.replace(secret, "[redacted]") if secret else text
 

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 from msgspec import Raw, Struct
 
-from events.plan import RunPlan, ToolSpec
+from events.plan import Compaction, RunPlan, ToolSpec
 from loomcycle.tools.base import CallContext, Repeat, ToolOutput
 from loomcycle.tools.policy import is_allowed, side_effect_class
 
@@ -109,10 +109,12 @@ class Context:
         }
         if sampling:
             facts["sampling"] = sampling
-        if "compaction" in plan.extra:
-            facts["compaction"] = plan.extra["compaction"]
+        if plan.compaction != Compaction():
+            facts["compaction"] = plan.compaction
         if context.used_tokens > 0:
-            facts["context"] = _window(context.used_tokens, plan.context_window)
+            state = context.state
+            window = plan.context_window if state is None else state.context_window
+            facts["context"] = _window(context.used_tokens, window)
         facts |= _filesystem(plan)
         caller = context.caller_hosts
         facts["network"] = {

@@ -29,8 +29,8 @@ from events.vocabulary import (
 from projections.framework import Change, Params, Projection, Write
 from projections.sources import JournalCommit, JournalFault
 
-PARKING = frozenset({"awaiting_input", "run.parked"})
-"""A run is parked while its last commit holds an event of one of these types."""
+PARKED = "run.parked"
+"""A run is parked while its last event is of this type."""
 
 _AWAITING = {"Channel": ("subscribe", "channel"), "Interruption": ("ask", "interrupted")}
 """Tool -> the operation that waits, and the awaited state that clients see."""
@@ -134,12 +134,10 @@ class _Stretch:
 
     def _add_up(self, item: JournalCommit) -> None:
         header = item.commit.header
-        self.parked = 0
+        self.parked = int(header.events[-1].type == PARKED)
         for head, event in zip(header.events, item.events, strict=True):
             if type(event) in _FOLDED:
                 _add(self, header.run, head, event)
-            elif head.type in PARKING:
-                self.parked = 1
 
     def use(self, usage: UsageTotals) -> None:
         self.input += usage.input_tokens
@@ -234,9 +232,10 @@ def _start(stretch: _Stretch, event: RunStarted) -> Params:
         event.user_id,
         event.user_tier,
         event.parent_agent_id,
+        event.parent.run if event.parent is not None else "",
         msgspec.json.encode(context, order="deterministic").decode() if context else "",
         stretch.started_ns,
-        int(event.interactive),
+        int(event.interactive and event.reader == "continue"),
         event.origin,
         event.reader,
         event.principal,
@@ -296,7 +295,7 @@ def awaited(tool: str, arguments: Raw) -> tuple[str, str] | None:
 
 PROJECTION = Projection(
     name="runs",
-    version=2,
+    version=3,
     source="runs",
     tables={"runs": ("run_id",), "awaits": ("run_id", "tool_use_id")},
     fold=fold,

@@ -19,8 +19,16 @@ CREATE INDEX runs_by_user ON runs (user_id, started_ns);
 CREATE INDEX runs_by_parent ON runs (parent_agent_id) WHERE parent_agent_id <> '';
 
 -- name: create_runs_running
--- What the sweeper looks at; ended runs cost it nothing.
+-- All that has not ended; ended runs cost it nothing.
 CREATE INDEX runs_running ON runs (run_id) WHERE status = 'running';
+
+-- name: create_runs_advancing
+-- What the sweeper looks at; parked runs cost it nothing.
+CREATE INDEX runs_advancing ON runs (run_id) WHERE status = 'running' AND parked = 0;
+
+-- name: create_runs_children
+-- Children that have not ended, by their parent.
+CREATE INDEX runs_children ON runs (parent_run) WHERE status = 'running' AND parent_run <> '';
 
 -- name: create_runs_faulty
 -- Runs whose fold stopped.

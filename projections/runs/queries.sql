@@ -96,8 +96,8 @@ ORDER BY r.started_ns, r.run_id;
 
 -- name: running_runs
 -- Runs that can make progress or wait, least recently moved first, without those whose fold
--- stopped; a NULL owner means any, unparked = 1 leaves parked ones out.
--- params: owner, unparked
+-- stopped; a NULL owner means any.
+-- params: owner
 SELECT
     r.run_id, r.session_id, r.tenant, r.agent, r.agent_id, r.user_id, r.user_tier,
     r.parent_agent_id, r.parent_context, r.status, r.stop_reason, r.error, r.started_ns,
@@ -111,7 +111,23 @@ SELECT
 FROM runs AS r
 WHERE r.status = 'running' AND r.fault_seq = 0
   AND (CAST(:owner AS TEXT) IS NULL OR r.owner = :owner)
-  AND (:unparked = 0 OR r.parked = 0)
+ORDER BY r.last_seq;
+
+-- name: advancing_runs
+-- Runs that somebody should be advancing, least recently moved first.
+-- No parameters.
+SELECT
+    r.run_id, r.session_id, r.tenant, r.agent, r.agent_id, r.user_id, r.user_tier,
+    r.parent_agent_id, r.parent_context, r.status, r.stop_reason, r.error, r.started_ns,
+    r.completed_ns, r.input_tokens, r.output_tokens, r.cache_creation_input_tokens,
+    r.cache_read_input_tokens, r.max_context_tokens, r.model, r.provider, r.interactive,
+    r.origin, r.reader, r.principal, r.plan, r.machine, r.owner, r.epoch, r.parked,
+    r.last_n, r.last_commit, r.last_hash, r.last_commit_ns, r.last_seq, r.fault_kind,
+    r.fault, r.fault_seq,
+    (SELECT a.state FROM awaits AS a WHERE a.run_id = r.run_id ORDER BY a.n LIMIT 1),
+    (SELECT a.target FROM awaits AS a WHERE a.run_id = r.run_id ORDER BY a.n LIMIT 1)
+FROM runs AS r
+WHERE r.status = 'running' AND r.parked = 0 AND r.fault_seq = 0
 ORDER BY r.last_seq;
 
 -- name: descendants

@@ -13,6 +13,7 @@ CREATE TABLE runs (
     user_id                     TEXT NOT NULL,
     user_tier                   TEXT NOT NULL,
     parent_agent_id             TEXT NOT NULL,
+    parent_run                  TEXT NOT NULL,
     parent_context              TEXT NOT NULL,
     status                      TEXT NOT NULL,
     stop_reason                 TEXT NOT NULL,

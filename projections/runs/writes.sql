@@ -3,13 +3,13 @@
 -- commit breaks the journal.
 -- table: runs
 -- params: run_id, session_id, tenant, agent, agent_id, user_id, user_tier, parent_agent_id,
---   parent_context, started_ns, interactive, origin, reader, principal, plan, machine,
+--   parent_run, parent_context, started_ns, interactive, origin, reader, principal, plan, machine,
 --   last_commit, last_n, hash, epoch, owner, at_ns, seq, first_seq, parked, input_tokens,
 --   output_tokens, cache_creation, cache_read, max_context, model, provider, status,
 --   stop_reason, error, completed_ns, second_seq, doubled
 INSERT INTO runs (
     run_id, session_id, tenant, agent, agent_id, user_id, user_tier, parent_agent_id,
-    parent_context, status, stop_reason, error, started_ns, completed_ns, input_tokens,
+    parent_run, parent_context, status, stop_reason, error, started_ns, completed_ns, input_tokens,
     output_tokens, cache_creation_input_tokens, cache_read_input_tokens, max_context_tokens,
     model, provider, interactive, origin, reader, principal, plan, machine, owner, epoch, parked,
     last_n, last_commit, last_hash, last_commit_ns, last_seq, first_seq,
@@ -17,7 +17,7 @@ INSERT INTO runs (
 )
 VALUES (
     :run_id, :session_id, :tenant, :agent, :agent_id, :user_id, :user_tier, :parent_agent_id,
-    :parent_context, :status, :stop_reason, :error, :started_ns, :completed_ns, :input_tokens,
+    :parent_run, :parent_context, :status, :stop_reason, :error, :started_ns, :completed_ns, :input_tokens,
     :output_tokens, :cache_creation, :cache_read, :max_context,
     :model, :provider, :interactive, :origin, :reader, :principal, :plan, :machine, :owner,
     :epoch, :parked, :last_n, :last_commit, :hash, :at_ns, :seq, :first_seq,
@@ -33,14 +33,14 @@ WHERE runs.fault_seq = 0;
 -- params: run_id, tenant, prev, prev_commit, prev_n, epoch, seq, broken
 INSERT INTO runs (
     run_id, session_id, tenant, agent, agent_id, user_id, user_tier, parent_agent_id,
-    parent_context, status, stop_reason, error, started_ns, completed_ns, input_tokens,
+    parent_run, parent_context, status, stop_reason, error, started_ns, completed_ns, input_tokens,
     output_tokens, cache_creation_input_tokens, cache_read_input_tokens, max_context_tokens,
     model, provider, interactive, origin, reader, principal, plan, machine, owner, epoch, parked,
     last_n, last_commit, last_hash, last_commit_ns, last_seq, first_seq,
     second_seq, fault_kind, fault, fault_seq
 )
 VALUES (
-    :run_id, '', :tenant, '', '', '', '', '', '', 'running', '', '', 0, 0, 0, 0, 0, 0, 0, '', '',
+    :run_id, '', :tenant, '', '', '', '', '', '', '', 'running', '', '', 0, 0, 0, 0, 0, 0, 0, '', '',
     0, '', '', '', '', 0, '', 0, 0, 0, 0, '', 0, 0, 0, 0, 'broken', :broken, :seq
 )
 ON CONFLICT (run_id) DO UPDATE SET
@@ -56,14 +56,14 @@ WHERE runs.fault_seq = 0 AND NOT (
 -- params: run_id, tenant, kind, reason, seq
 INSERT INTO runs (
     run_id, session_id, tenant, agent, agent_id, user_id, user_tier, parent_agent_id,
-    parent_context, status, stop_reason, error, started_ns, completed_ns, input_tokens,
+    parent_run, parent_context, status, stop_reason, error, started_ns, completed_ns, input_tokens,
     output_tokens, cache_creation_input_tokens, cache_read_input_tokens, max_context_tokens,
     model, provider, interactive, origin, reader, principal, plan, machine, owner, epoch, parked,
     last_n, last_commit, last_hash, last_commit_ns, last_seq, first_seq,
     second_seq, fault_kind, fault, fault_seq
 )
 VALUES (
-    :run_id, '', :tenant, '', '', '', '', '', '', 'running', '', '', 0, 0, 0, 0, 0, 0, 0, '', '',
+    :run_id, '', :tenant, '', '', '', '', '', '', '', 'running', '', '', 0, 0, 0, 0, 0, 0, 0, '', '',
     0, '', '', '', '', 0, '', 0, 0, 0, 0, '', 0, 0, 0, 0, :kind, :reason, :seq
 )
 ON CONFLICT (run_id) DO UPDATE SET

@@ -13,6 +13,9 @@ from replay.codejs.outcome import Failed, Finished, ToolCall, threw
 
 Argument: TypeAlias = str | int | float
 
+_report = msgspec.json.Decoder(list[Any]).decode
+_argument = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+
 
 class Opening(NamedTuple):
     """All that determines an execution, as plain values. Sizes in bytes, times in seconds.
@@ -39,10 +42,10 @@ def believed(
     None for anything else: only a new execution can say what that is.
     """
     try:
-        match msgspec.json.decode(answer, type=list[Any]):
+        match _report(answer):
             case ["suspended", int(number), str(tool), str(text)]:
                 given = text.encode()
-                msgspec.json.decode(given, type=dict[str, Any])
+                _argument(given)
                 return ToolCall(index, tool, given) if number == index and tool in tools else None
             case ["finished", None]:
                 return Finished(None)

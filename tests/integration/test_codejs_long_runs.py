@@ -77,9 +77,12 @@ def children() -> list[int]:
     return found
 
 
-async def stream(gateway: GatewayUnderTest, user: str, *, kill_every: int = 0) -> list[SseFrame]:
-    frames = []
-    results = 0
+async def stream(
+    gateway: GatewayUnderTest, user: str, *, kill_every: int = 0
+) -> tuple[list[SseFrame], int]:
+    """A run's frames, and how many children were killed: all, after each so many results."""
+    frames: list[SseFrame] = []
+    results = killed = 0
     body = {"agent": "counter", "prompt": "go", "user_id": user}
     async with open_stream(gateway, "POST", "/v1/runs", json=body) as reader:
         while not frames or frames[-1].event not in ("done", "error"):
@@ -88,7 +91,8 @@ async def stream(gateway: GatewayUnderTest, user: str, *, kill_every: int = 0) -
             if kill_every and frames[-1].event == "tool_result" and results % kill_every == 0:
                 for pid in children():
                     os.kill(pid, signal.SIGKILL)
-    return frames
+                    killed += 1
+    return frames, killed
 
 
 def told(frames: list[SseFrame]) -> list[Any]:
@@ -106,9 +110,11 @@ def told(frames: list[SseFrame]) -> list[Any]:
 
 async def test_runs_whose_children_are_killed_do_not_differ(tmp_path: Path) -> None:
     async with server(tmp_path) as gateway:
-        undisturbed = await stream(gateway, "u1")
+        undisturbed, _ = await stream(gateway, "u1")
         for every in (30, 1):
-            assert told(await stream(gateway, f"u{every}_", kill_every=every)) == told(undisturbed)
+            frames, killed = await stream(gateway, f"u{every}_", kill_every=every)
+            assert killed >= 1
+            assert told(frames) == told(undisturbed)
     assert undisturbed[-1].event == "done"
     assert len(told(undisturbed)) == 200 * 3 + 3
 

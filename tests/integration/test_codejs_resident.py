@@ -6,6 +6,7 @@ Each turn is asked of both. What a child cannot answer it does not answer: the o
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import random
 import signal
@@ -182,15 +183,21 @@ async def test_a_program_can_call_itself_as_deep_in_a_child(before: int) -> None
 
 
 async def test_a_call_where_no_stack_is_left_is_decided_by_running_again() -> None:
-    source = """function run() {
-      let made = 0;
-      const deeper = () => { try { deeper(); } catch (e) {} Read({ made: made++ }); };
-      try { deeper(); } catch (e) {}
-    }"""
+    source = """let at = -1;
+    function deeper(level) {
+      try { deeper(level + 1); } catch (e) {}
+      if (at < 0) new Promise(() => { Read(); at = level; });
+    }
+    function run() { deeper(0); Read({ at }); }"""
     program = interpreter(source)
+    recorded: list[Call] = []
     async with resident(program) as held:
-        first = interpreter(source).advance([], time_limit_s=LIMIT_S)
-        assert await held.advance([], time_limit_s=LIMIT_S) in (None, first)
+        for _ in range(2):
+            outcome = program.advance(recorded, time_limit_s=LIMIT_S)
+            assert await held.advance(recorded, time_limit_s=LIMIT_S) in (None, outcome)
+            assert isinstance(outcome, ToolCall)
+            recorded.append(Call("Read", outcome.input_json, ""))
+    assert outcome != ToolCall(1, "Read", b'{"at":0}')
 
 
 # A cache
@@ -276,7 +283,7 @@ async def test_a_cancelled_turn_ends_its_child() -> None:
         await held.advance([], time_limit_s=LIMIT_S)
         pid = held.pid
         turn = asyncio.create_task(held.advance([Call("Read", b"{}", "")], time_limit_s=LIMIT_S))
-        await comes(lambda: is_running(pid))
+        await comes(lambda: held.idle_since == math.inf and is_running(pid))
         turn.cancel()
         with pytest.raises(asyncio.CancelledError):
             await turn

@@ -75,6 +75,29 @@ async def test_another_process_takes_over_within_six_seconds_of_a_death(made: De
         assert await all_kept(made, clients) == []
 
 
+async def test_what_a_process_took_over_is_taken_over_as_fast_when_it_dies_too(
+    made: Deployment,
+) -> None:
+    servers = [replica(made, "a"), replica(made, "b")]
+    async with long_runs(servers, 8) as clients:
+        store = await made.store()
+        before = await writers(store, clients.runs)
+        victim = busiest(servers)
+        heir = next(server for server in servers if server is not victim)
+        servers.remove(victim)
+        await asyncio.to_thread(victim.kill)
+        await taken_over(store, clients, before, time.monotonic())
+        servers.append(replica(made, "c"))
+        servers.remove(heir)
+        between = await writers(store, [run for run in clients.runs if not run.ended])
+        since = time.monotonic()
+        await asyncio.to_thread(heir.kill)
+        _, took = await taken_over(store, clients, between, since)
+        assert took < TAKEOVER_S
+        await store.close()
+        assert await all_kept(made, clients) == []
+
+
 async def test_the_embedded_log_comes_back_with_another_owner(tmp_path: Path) -> None:
     with deployment(tmp_path) as made:
         servers = [made.start(), made.start()]
@@ -98,7 +121,8 @@ async def test_a_suspended_worker_commits_nothing_when_it_wakes(made: Deployment
         since = time.monotonic()
         send(suspended.pid, signal.SIGSTOP)
         try:
-            loser, _ = await taken_over(store, clients, before, since)
+            loser, took = await taken_over(store, clients, before, since)
+            assert took < TAKEOVER_S
             kept = {run: writer for run, writer in before.items() if writer == loser}
             await asyncio.sleep(max(0.0, SUSPENDED_S - (time.monotonic() - since)))
         finally:

@@ -81,6 +81,9 @@ GUARDED = [
     ("GET", "/v1/users/u_1/agents"),
     ("GET", "/v1/_me"),
     ("GET", "/v1/_concurrency/stats"),
+    ("GET", "/v1/_resolver"),
+    ("POST", "/v1/_resolve/probe"),
+    ("GET", "/v1/_providers/mock/models"),
 ]
 
 

@@ -530,7 +530,8 @@ class TestDeliveries:
 
         working = asyncio.create_task(keep_working())
         back = await asyncio.wait_for(spare.get(), 5)
-        assert (back.data, back.deliveries) == (b"silent", 2)
+        assert back.data == b"silent"
+        assert back.deliveries > 1
         assert time.monotonic() - since >= ACK_WAIT_S * 0.9
         assert await nothing_comes(spare, ACK_WAIT_S * 0.6)
         working.cancel()

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from msgspec import Raw
 
-from events.plan import RunPlan, Sampling, ToolSpec, VolumeBinding
+from events.plan import Compaction, RunPlan, Sampling, ToolSpec, VolumeBinding
 from loomcycle.tools.base import CallContext, Repeat, Tool, ToolOutput
 from loomcycle.tools.context import Context, ContextInput
 
@@ -73,8 +73,12 @@ async def test_self_shows_only_sampling_that_is_set() -> None:
 
 
 async def test_self_shows_compaction_as_the_plan_has_it() -> None:
-    plan = replaced(extra={"compaction": Raw(b'{"enabled":true}')})
-    assert (await answer("self", context(plan)))["compaction"] == {"enabled": True}
+    plan = replaced(compaction=Compaction(enabled=True, keep_last_n=0))
+    assert (await answer("self", context(plan)))["compaction"] == {
+        "enabled": True,
+        "keep_last_n": 0,
+    }
+    assert "compaction" not in await answer("self", context())
 
 
 @pytest.mark.parametrize(

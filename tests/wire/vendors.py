@@ -78,6 +78,8 @@ class FakeVendor:
             ("GET", "/api/ps"): nothing_loaded,
             ("GET", "/cloud/api/ps"): nothing_loaded,
         }
+        self.listings: dict[str, Reply] = {}
+        """Lists of models by path: answered whenever a server asks, and not noted down."""
         self.requests: list[Received] = []
         self.connections = 0
         self.dropped = 0
@@ -154,6 +156,8 @@ class FakeVendor:
         pairs = (line.split(":", 1) for line in lines)
         headers = {name.strip().lower(): value.strip() for name, value in pairs}
         body = await reader.readexactly(int(headers.get("content-length", "0")))
+        if method == "GET" and target in self.listings:
+            return await _send(self.listings[target], reader, writer)
         reply = self._reply_to(method, target)
         self.requests.append(Received(method, target, headers, body))
         await self._notify()
@@ -427,9 +431,24 @@ def ollama_tool_call(name: str, value: Json, *, text: str = "") -> Reply:
     return Reply([ndjson(ollama_line({"content": text, "tool_calls": [call]}), ollama_end())])
 
 
+LISTINGS: dict[str, Json] = {
+    "/v1/models": {"data": [{"id": "m-1"}]},
+    "/deepseek/models": {"data": [{"id": "m-1"}]},
+    "/v1beta/models": {"models": [{"name": "models/m-1"}]},
+    "/api/tags": {"models": [{"name": "m-1"}]},
+    "/cloud/api/tags": {"models": [{"name": "m-1"}]},
+}
+"""Where vendors list their models, and how one model looks there."""
+
+
 def environment(vendor: FakeVendor, **extra: str) -> dict[str, str]:
-    """Settings under which every HTTP provider calls ``vendor``, each with its own fake key."""
+    """Settings under which every HTTP provider calls ``vendor``, each with its own fake key.
+
+    A server probes its providers, so ``vendor`` lists the model ``m-1`` for each of them.
+    """
     url = vendor.url
+    for path, listing in LISTINGS.items():
+        vendor.listings.setdefault(path, json_reply(listing))
     return {
         "ANTHROPIC_API_KEY": "key-anthropic",
         "ANTHROPIC_BASE_URL": url,

@@ -16,11 +16,11 @@ from starlette.types import Receive, Scope, Send
 
 from events.log import LogError
 from gateways.http.authentication import principal_of
-from gateways.http.bodies import JsonBody
+from gateways.http.bodies import JsonBody, header
 from gateways.http.clients import Clients, Departure
 from gateways.http.endpoint import Endpoint
 from gateways.http.errors import Refusal, ShuttingDown
-from gateways.http.replies import encode_json
+from gateways.http.replies import JsonReply, encode_json
 from gateways.http.sse import EventStream
 from loomcycle.commands.requests import RunRequest, check_ident
 from loomcycle.commands.runs import StartedRun
@@ -32,6 +32,8 @@ log = logging.getLogger("loomcycle.http")
 
 BEFORE_ALL = "0"
 """Frame id before the first durable frame of any run."""
+
+RESPOND_ASYNC = "respond-async"
 
 DIGITS = 19
 """No position has more."""
@@ -57,6 +59,14 @@ class AttachedFrame(Struct, frozen=True):
     session_id: str
 
 
+class Accepted(Struct, frozen=True):
+    """A run that goes on by itself (RFC 7240, ``respond-async``)."""
+
+    run_id: str
+    session_id: str
+    agent_id: str
+
+
 def endpoints(runtime: Runtime, clients: Clients) -> list[Endpoint]:
     streams = RunStreams(runtime, clients)
     return [
@@ -79,7 +89,10 @@ class StartRun:
         request = await self._body.read(scope, receive)
         commands = self._streams.runtime.commands
         start = partial(commands.start, request, principal_of(scope))
-        await self._streams.serve(scope, receive, send, start)
+        if wants_no_stream(scope):
+            await self._streams.accept(scope, receive, send, partial(start, detached=True))
+        else:
+            await self._streams.serve(scope, receive, send, start)
 
 
 class ContinueSession:
@@ -94,7 +107,10 @@ class ContinueSession:
         commands = self._streams.runtime.commands
         session_id = scope["path_params"]["session_id"]
         start = partial(commands.continue_session, session_id, request, principal_of(scope))
-        await self._streams.serve(scope, receive, send, start)
+        if wants_no_stream(scope):
+            await self._streams.accept(scope, receive, send, partial(start, detached=True))
+        else:
+            await self._streams.serve(scope, receive, send, start)
 
 
 class AttachToRun:
@@ -159,6 +175,29 @@ class RunStreams:
             return
         await _conclude(stream, receive, watch.departed)
 
+    async def accept(
+        self,
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+        start: Callable[[], Awaitable[StartedRun]],
+    ) -> None:
+        """Answer 202 once the run is a promise. Raises CommandError, ShuttingDown."""
+        run: StartedRun | None = None
+        with self._clients.watch(scope) as watch:
+            run = await start()
+        if run is None:
+            if watch.departed is Departure.SERVER:
+                raise ShuttingDown
+            return
+        run.feed.close()
+        headers = {
+            "Location": f"/v1/runs/{run.run_id}/stream",
+            "Preference-Applied": RESPOND_ASYNC,
+        }
+        reply = JsonReply(Accepted(run.run_id, run.session_id, run.agent_id), 202, headers)
+        await reply(scope, receive, send)
+
     async def attach(
         self, scope: Scope, receive: Receive, send: Send, feed: RunFeed, first: FeedFrame
     ) -> None:
@@ -190,6 +229,15 @@ async def _conclude(stream: EventStream, receive: Receive, departed: Departure |
         raise ShuttingDown
     if not stream.ended:
         await stream.break_off(receive)
+
+
+def wants_no_stream(scope: Scope) -> bool:
+    """Whether the client asks for an answer at once (``Prefer: respond-async``)."""
+    given = header(scope, b"prefer")
+    if not given:
+        return False
+    preferences = given.decode("latin-1").lower().split(",")
+    return any(preference.split(";")[0].strip() == RESPOND_ASYNC for preference in preferences)
 
 
 def opening_frames(run: StartedRun) -> list[FeedFrame]:

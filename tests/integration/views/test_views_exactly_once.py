@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec import Raw
 
-from events import state
+from events import inbox, state
 from events import vocabulary as v
 from events.commit import NewEvent
 from events.log import EventStore, Message
@@ -54,6 +54,22 @@ def messages(store: EventStore) -> list[tuple[str, bytes]]:
         waiting.commit(answered("t1", "Channel"), usage(5, 5)),
         waiting.commit(call, finished("cancelled")),
     ]
+    parent = Journal("r_40000000000000d4")
+    inbox_of_parent = store.subjects.inbox("", parent.run)
+    child = v.ChildStarted(
+        tool_use_id="t2", index=0, run="r_90000000000000e5", session="s", agent="a", agent_id="a"
+    )
+    parks = [
+        (parent.subject(store.subjects), parent.commit(*opening(parent.run))),
+        (
+            parent.subject(store.subjects),
+            parent.commit(child, v.RunParked(reason="calls", until_ns=5)),
+        ),
+        (inbox_of_parent, inbox.encode(inbox.CancelMessage(id="i_1", reason="enough"))),
+        (parent.subject(store.subjects), parent.commit(v.RunClaimed(worker="w2"))),
+        (parent.subject(store.subjects), parent.commit(v.RunParked(reason="calls"))),
+        (inbox_of_parent, b"not a message"),
+    ]
     broken = Journal("r_ff000000000000b2")
     broken_first = broken.commit(*opening(broken.run))
     broken.commit(v.Text(text="lost"))
@@ -62,6 +78,7 @@ def messages(store: EventStore) -> list[tuple[str, bytes]]:
     lists: list[list[tuple[str, bytes]]] = [
         *([(j.subject(store.subjects), d) for d in commits] for j, commits in plain),
         [(waiting.subject(store.subjects), d) for d in waits],
+        parks,
         [
             (broken.subject(store.subjects), broken_first),
             (broken.subject(store.subjects), broken.commit(*ending())),

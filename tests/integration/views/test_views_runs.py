@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from events import vocabulary as v
-from events.commit import NewEvent
 from projections.views import Views
 from tests.integration.journals import (
     SECOND,
@@ -194,10 +193,9 @@ async def test_runs_of_a_user_come_newest_first_and_are_cut_after_the_filters(
 async def test_the_sweeper_sees_running_runs_by_owner_and_parking(
     world: World, views: Views
 ) -> None:
-    parking = NewEvent(type="awaiting_input", body=b'{"type":"x"}', must_understand=False)
     working, waiting = Journal(RUN, writer="w1"), Journal(OTHER, writer="w2")
     await world.append(working, *opening(RUN))
-    await world.append(waiting, *opening(OTHER), parking)
+    await world.append(waiting, *opening(OTHER), v.RunParked(reason="input"))
     await world.play("r_110000000000000c")
     await world.catch_up(views)
     running = views.queries.running_runs
@@ -209,6 +207,10 @@ async def test_the_sweeper_sees_running_runs_by_owner_and_parking(
     await world.append(waiting, v.RunClaimed(worker="w3"))
     await world.catch_up(views)
     assert {r.id for r in await running(unparked=True)} == {RUN, OTHER}
+    awaiting = v.AwaitingInput(awaiting_input=v.AwaitingInputBody(since_turn=0))
+    await world.append(waiting, awaiting)
+    await world.catch_up(views)
+    assert {r.id for r in await running(unparked=True)} == {RUN, OTHER}, "it was not let go yet"
 
 
 async def test_descendants_are_found_at_any_depth_while_they_run(

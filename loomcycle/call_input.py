@@ -1,0 +1,70 @@
+"""What a tool and its hooks are really given: the call's arguments without masks.
+
+The journal holds masked arguments; their plaintext is sealed beside the run. Which arguments
+count (the model's, a person's edit, what hooks made of them) is ``replay/approval.py``.
+"""
+
+from __future__ import annotations
+
+import re
+
+from msgspec import Raw
+
+from events.vocabulary import CallPrepared, InterruptClosed
+from loomcycle.journal import RunJournal
+from loomcycle.masking import RunMasker, plain_input
+from replay import approval
+from replay.state import Call
+
+_MASK = re.compile(rb"\[redacted[^\]\"]*\]")
+
+
+def given_input(call: Call, journal: RunJournal) -> bytes:
+    """The arguments that the call would run with now."""
+    if call.prepared is None and call.closed is None:
+        return plain_input(call, journal)
+    given = approval.arguments(call)
+    if given is call.input:
+        return plain_input(call, journal)
+    if call.prepared is not None and given is call.prepared.input:
+        return bytes(_plain_rewrite(call, call.prepared, journal) or given)
+    return _resolved(bytes(_plain_edit(call, journal) or given), call, journal)
+
+
+def denied_text(call: Call, prepared: CallPrepared, journal: RunJournal) -> str:
+    """The result that hooks gave to a call that must not run."""
+    plain = _plain_prepared(call, prepared, journal)
+    return (prepared if plain is None else plain).denied or ""
+
+
+def _plain_rewrite(call: Call, prepared: CallPrepared, journal: RunJournal) -> Raw | None:
+    plain = _plain_prepared(call, prepared, journal)
+    return plain.input if plain is not None and isinstance(plain.input, Raw) else None
+
+
+def _plain_prepared(call: Call, prepared: CallPrepared, journal: RunJournal) -> CallPrepared | None:
+    for n, event in journal.plain.items():
+        if n > call.n and isinstance(event, CallPrepared):
+            own = (event.tool_use_id, event.edit_of) == (call.id, prepared.edit_of)
+            if own:
+                return event
+    return None
+
+
+def _plain_edit(call: Call, journal: RunJournal) -> Raw | None:
+    closed = call.closed
+    for event in journal.plain.values():
+        if isinstance(event, InterruptClosed) and closed is not None:
+            own = event.interrupt_id == closed.interrupt_id
+            if own:
+                return approval.edited(event)
+    return None
+
+
+def _resolved(edit: bytes, call: Call, journal: RunJournal) -> bytes:
+    """A person edits what the question showed: its masks, and no others, stand for values."""
+    masker = journal.masker
+    shown = approval.shown(call)
+    if isinstance(masker, RunMasker) and set(_MASK.findall(edit)) <= set(_MASK.findall(shown)):
+        return masker.resolve(edit)
+    return edit
