@@ -212,8 +212,7 @@ class EmbeddedServer:
         """Wait until there may be something to do; False once stopped."""
         if self._process is not None:
             await self._process.ended()
-        else:
-            await asyncio.sleep(_WATCH_S)
+        await asyncio.sleep(_WATCH_S)  # also a server that ends again and again is given a rest
         return not self._stopping
 
     async def stop(self) -> None:

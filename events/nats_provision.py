@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from events.log import LogError
 from events.nats_api import Api
 from events.nats_link import Link
-from events.streams import STARTS, STREAMS
+from events.streams import STARTS, STREAMS, StreamSpec
 
 log = logging.getLogger(__name__)
 
@@ -32,14 +32,27 @@ class Provision:
         self._replicas = replicas
         self._limits = (0, 0)
         self._task: asyncio.Task[None] | None = None
+        self._restoring = asyncio.Lock()
         self.ready: list[Callable[[], None]] = []
         """Called after a reconnect once all streams exist."""
         link.reconnected.append(self._again)
 
     async def ensure(self) -> None:
         """Create what is missing; raises LogError."""
+        await self._create(STREAMS)
+
+    async def restore_queues(self) -> None:
+        """Create what is kept in memory only, should somebody have deleted it: nothing in it is
+        missed. (A durable stream that vanishes is a loss, and never papered over.)
+
+        Raises LogError.
+        """
+        async with self._restoring:
+            await self._create([spec for spec in STREAMS if spec.storage == "memory"])
+
+    async def _create(self, specs: Sequence[StreamSpec]) -> None:
         present = await self._api.names(f"{self._prefix}.>")
-        missing = [spec for spec in STREAMS if spec.stream(self._prefix) not in present]
+        missing = [spec for spec in specs if spec.stream(self._prefix) not in present]
         await asyncio.gather(
             *(
                 self._api.create_stream(

@@ -8,6 +8,7 @@ replica can take it. No fetch loop, no task per item.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections import deque
 from collections.abc import Sequence
@@ -300,6 +301,8 @@ class NatsSource:
                 break
             except LogError as error:
                 log.debug("consumer %s is not ready: %s", lane.consumer.name, error)
+                with contextlib.suppress(LogError):
+                    await self._provision.restore_queues()
         lane.paused = False
         self._ask_at(lane)
 

@@ -26,7 +26,10 @@ BATCH = 1000
 
 _BYTES = 8 * 1024 * 1024
 _EXPIRES_S = 30.0
-_HEARTBEAT_S = 5.0
+_HEARTBEAT_S = 7.0
+_SILENCE_S = 15.0
+"""A consumer that was not heard of for so long (two heartbeats) is gone."""
+
 _INACTIVE_S = 60.0
 _RETRY_S = 0.1
 _SECOND_NS = 1_000_000_000
@@ -116,8 +119,9 @@ class _Consumer:
         self.broken = self.broken or reason
         self.changed.set()
 
-    def silent(self) -> bool:
-        return time.monotonic() - self._heard > 3 * _HEARTBEAT_S
+    def patience_s(self) -> float:
+        """For so long it may still be silent."""
+        return self._heard + _SILENCE_S - time.monotonic()
 
     def take(self) -> list[Message]:
         messages = list(self.arrived)
@@ -166,8 +170,8 @@ async def _deliver(consumer: _Consumer) -> AsyncIterator[list[Message]]:
             return
         consumer.ask()
         try:
-            async with asyncio.timeout(_HEARTBEAT_S):
+            async with asyncio.timeout(consumer.patience_s()):
                 await consumer.changed.wait()
         except TimeoutError:
-            if consumer.silent():
+            if consumer.patience_s() <= 0:
                 consumer.give_up("no heartbeat")

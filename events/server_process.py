@@ -23,7 +23,6 @@ from typing import Literal
 log = logging.getLogger(__name__)
 
 HOST = "127.0.0.1"
-_POLL_S = 0.1
 _PR_SET_PDEATHSIG = 1
 
 Guard = Literal["prctl", "pipe"]
@@ -69,16 +68,14 @@ class ServerProcess:
         return status
 
     async def ended(self) -> None:
-        """Return when it has ended, or (where the kernel does not tell) sooner, after a while."""
+        """Return when it has ended; at once where the kernel would not tell."""
         if sys.platform == "linux":
             with contextlib.suppress(OSError):
                 handle = os.pidfd_open(self.pid)
                 try:
                     await _readable(handle)
-                    return
                 finally:
                     os.close(handle)
-        await asyncio.sleep(_POLL_S)
 
     def terminate(self) -> None:
         """Ask it to end."""

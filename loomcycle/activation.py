@@ -21,6 +21,7 @@ from events.vocabulary import (
     OutputRejected,
     RunParked,
 )
+from loomcycle.budget.turn import within_budget
 from loomcycle.children import Children
 from loomcycle.compaction_turn import CompactionTurn
 from loomcycle.journal import InboxMoved, RunJournal
@@ -28,6 +29,7 @@ from loomcycle.model_turn import ModelTurn
 from loomcycle.services import Services
 from loomcycle.taking import NOTHING, take_inbox, timed_out, unsealed
 from loomcycle.tool_turn import ToolTurn
+from loomcycle.tools.base import Repeat
 from loomcycle.wakes import PARK_TIMER, wake_data
 from replay.machine import (
     CODE_PROVIDER,
@@ -82,6 +84,7 @@ class Activation:
         self._slot_free = slot_free
         self._moved = asyncio.Event()
         self._model = ModelTurn(services, journal)
+        self._turn = within_budget(self._model, services, journal)
         self._children = Children(services, journal)
         self._compaction = CompactionTurn(services, journal)
         self._tools = ToolTurn(services, journal, resumed_n=resumed_n)
@@ -93,7 +96,7 @@ class Activation:
         self._leaving = False
         self._calling = False
         self._suspended = services.paused()
-        """Whether calls that have no result yet are left to whoever takes the run up again."""
+        """Whether no call may begin before the runtime is resumed."""
 
     def interrupt(self) -> None:
         """Something urgent is in the inbox: stop waiting for the current effect."""
@@ -120,10 +123,10 @@ class Activation:
         """The runtime pauses: park soon. Calls that may be made again are given up at once, with
         ``force`` all; how many were that are not made again."""
         self._moved.set()
+        self._suspended = self._suspended or force
         started = sum(call.started for call in self.journal.state.pending())
         if not self._calling or (started and not force):
             return 0
-        self._suspended = True
         self.interrupt()
         return started
 
@@ -172,7 +175,7 @@ class Activation:
                 case CallModel() | StartChildren() | Compact() if self._services.paused():
                     if await self._park("pause", 0):
                         return
-                case CallTools() if self._suspended and self._services.paused():
+                case CallTools() as effect if self._services.paused() and self._can_wait(effect):
                     if await self._park("pause", 0):
                         return
                 case StartChildren() as effect:
@@ -188,13 +191,18 @@ class Activation:
                 case CallModel() as effect:
                     if journal.staged and not self._may_stay_staged():
                         await journal.commit()
-                    await self._perform(self._model.perform(effect, self._commit))
+                    await self._perform(self._turn.perform(effect, self._commit))
                 case CallTools() as effect:
                     if journal.staged:
                         await journal.commit()
                     self._calling = True
                     await self._perform(self._tools.perform(effect, self._commit))
                     self._calling = False
+
+    def _can_wait(self, effect: CallTools) -> bool:
+        """Whether calls are left for after the pause: all that could be begun again anyway."""
+        tools = [self._services.tools.get(call.name) for call in effect.calls]
+        return self._suspended or not any(tool and tool.repeat is Repeat.UNSAFE for tool in tools)
 
     def _may_have_spoken(self) -> bool:
         """Whether another owner may have been in the middle of a model call."""

@@ -15,7 +15,6 @@ from events import inbox
 from events.commit import JournalError
 from events.content import ContentBlock, Segment
 from events.vocabulary import (
-    CallPrepared,
     ChildFinished,
     ChildStarted,
     Event,
@@ -27,10 +26,11 @@ from events.vocabulary import (
     SpawnChildStarted,
 )
 from loomcycle.admission import terminal
+from loomcycle.call_input import given_input
 from loomcycle.errors import CommandError
 from loomcycle.journal import RunJournal, withdraw
 from loomcycle.loading import load
-from loomcycle.masking import decode_credentials, plain_input
+from loomcycle.masking import decode_credentials
 from loomcycle.ownership import CREDENTIALS
 from loomcycle.parents import patiently
 from loomcycle.services import Services
@@ -155,13 +155,11 @@ class Children:
         return Birth(call, index, ids, opening_of(started, said, resolved.system_prompt))
 
     def _entries(self, call: Call) -> list[Spawn]:
-        """The entries of a call in plain text, as far as this owner can unmask them."""
-        if call.prepared is None or not call.prepared.input:
-            return children.read(plain_input(call, self._journal)).entries()
-        for event in self._journal.plain.values():
-            if isinstance(event, CallPrepared) and event.tool_use_id == call.id and event.input:
-                return children.read(bytes(event.input)).entries()
-        return children.read(children.arguments(call)).entries()
+        """The entries of a call in plain text; what a person edited is taken as it stands."""
+        given, prepared = call.given, call.prepared
+        if given is None or given is call.input or (prepared and given is prepared.input):
+            return children.read(given_input(call, self._journal)).entries()
+        return children.read(bytes(given)).entries()
 
     def _record(self, birth: Birth) -> None:
         call_id, index, ids = birth.call.id, birth.entry, birth.ids

@@ -202,3 +202,55 @@ class HookNotFound(CommandError):
 
     def __init__(self, hook_id: str) -> None:
         super().__init__(f'no hook with id "{hook_id}"')
+
+
+class NoRunForId(CommandError):
+    code = "run_not_found"
+
+    def __init__(self) -> None:
+        super().__init__("no run for that run_id")
+
+
+class RunBusy(CommandError):
+    """The run is live and does not wait for a person."""
+
+    code = "run_busy"
+
+    def __init__(self) -> None:
+        super().__init__("the run is busy: compact it while it waits for input, or after its end")
+
+
+class AgentGone(CommandError):
+    """The definition of a run's agent does not exist any more."""
+
+    code = "agent_gone"
+
+    def __init__(self, agent: str) -> None:
+        super().__init__(f'agent "{agent}" is not defined any more')
+
+
+class LaterRuns(CommandError):
+    """The conversation went on in later runs: compact the last one."""
+
+    code = "later_runs"
+
+    def __init__(self) -> None:
+        super().__init__("the conversation went on in a later run: compact that one")
+
+
+class BudgetSpent(CommandError):
+    """A model call does not fit the budget."""
+
+    code = "budget_exceeded"
+
+
+class SummaryFailed(CommandError):
+    """The model wrote no summary."""
+
+    code = "summary_failed"
+
+
+class SummaryUnavailable(CommandError):
+    """No model can be asked for a summary now."""
+
+    code = "summary_unavailable"

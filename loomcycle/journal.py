@@ -302,3 +302,43 @@ async def withdraw(
         else:
             return True
     raise OutcomeUnknown(f"tombstone of {run_id}: no answer")
+
+
+async def amend(
+    store: EventStore,
+    state: State,
+    events: Sequence[Event],
+    *,
+    after: int,
+    writer: str,
+    ts: int,
+) -> int:
+    """Add a commit to a run that has ended, and return its sequence.
+
+    ``state`` has ``events`` folded, masked as they are; ``after`` is its journal's end. Raises
+    WrongSequence when somebody else was faster, LogError when nobody knows.
+    """
+    facts = state.started
+    data, hash_, _, blobs = encode_commit(
+        run=facts.run,
+        c=state.commits + 1,
+        prev=state.commit_hash,
+        epoch=state.epoch,
+        writer=writer,
+        first_n=state.n + 1 - len(events),
+        ts=ts,
+        events=[new_event(event) for event in events],
+    )
+    for body in blobs.values():
+        await store.blobs.put(body)
+    subject = store.subjects.journal(facts.tenant, facts.run)
+    for _ in range(ATTEMPTS):
+        try:
+            return await store.log.append(subject, data, after=after)
+        except (WrongSequence, OutcomeUnknown):
+            last = await store.log.last(subject)
+            if last is not None and decode(last.data, last.seq).hash == hash_:
+                return last.seq
+            if last is None or last.seq != after:
+                raise WrongSequence(f"{facts.run} was amended by another") from None
+    raise OutcomeUnknown(f"amendment of {facts.run}: no answer")

@@ -171,6 +171,9 @@ class Ownership:
     async def forget(self, state: State, run_id: str) -> None:
         """Tell the parent of a run that ended, and destroy the run's secrets; repeated until its
         item can be acked."""
+        budgets = self._services.budgets
+        if budgets is not None and state.facts is not None and budgets.concerns(state):
+            await budgets.ended(state)
         await tell_parent(self._services, state)
         if state.facts is None or state.facts.sealed or state.has_masks:
             await self._services.store.seals.delete(run_id)

@@ -32,6 +32,7 @@ from loomcycle.child_plans import ChildPlanner
 from loomcycle.cluster import Cluster, Member
 from loomcycle.commands.cancel import cancel_run
 from loomcycle.commands.hooks import HookCommands
+from loomcycle.commands.compact import Compactions
 from loomcycle.commands.inputs import Inputs
 from loomcycle.commands.interrupts import Interrupts
 from loomcycle.commands.pause import PauseCommands
@@ -39,6 +40,7 @@ from loomcycle.commands.resolver import ResolverCommands
 from loomcycle.commands.runs import RunCommands
 from loomcycle.config.loaded import LoadedConfig
 from loomcycle.definitions import Definitions
+from loomcycle.evaluations.store import Evaluations
 from loomcycle.hooks.chain import HookChain
 from loomcycle.hooks.client import HookClient
 from loomcycle.hooks.registry import HookRegistry
@@ -63,6 +65,8 @@ from loomcycle.services import Services
 from loomcycle.sweeper import Sweeper
 from loomcycle.timers import DueTimers
 from loomcycle.tools.builtin import builtin_tools
+from loomcycle.tools.context.configured import operations as context_operations
+from loomcycle.tools.context.history import Transcripts
 from loomcycle.worker import Worker
 from projections.views import Views, ViewSettings
 
@@ -94,6 +98,7 @@ class Runtime:
     hooks: HookCommands
     inputs: Inputs
     interrupts: Interrupts
+    compactions: Compactions
     pausing: PauseCommands
     run_states: RunStates
     started_ns: int
@@ -158,12 +163,20 @@ async def _open(loaded: LoadedConfig, process: str, stack: AsyncExitStack) -> Ru
         store.log, store.subjects, redactor=redactor, sweep_ms=environment.memory_sweep_ms
     )
     questions = Questions(store, views, time.time_ns)
+    evaluations = Evaluations(store, views, plans, redactor=redactor)
     services = Services(
         store=store,
         live=LiveRuns(store.live),
         plans=plans,
         providers=providers,
-        tools=builtin_tools(rows, environment, questions),
+        tools=builtin_tools(
+            rows,
+            environment,
+            questions,
+            skills=loaded.skills,
+            evaluations=evaluations,
+            context=context_operations(loaded, evaluations, Transcripts(store, views)),
+        ),
         process=process,
         now_ns=time.time_ns,
         redaction=redaction,
@@ -175,6 +188,7 @@ async def _open(loaded: LoadedConfig, process: str, stack: AsyncExitStack) -> Ru
     callbacks = HookClient()
     stack.push_async_callback(callbacks.close)
     services.hooks = HookChain(hooks, callbacks, config.hooks.permit_host_widen.owners)
+    services.budgets = Budgets(store, plans, Prices(config.prices))
     lookups = Lookups(store, views)
     run_reader = RunReader(store)
     readers = Readers(services, grace_s=config.runtime.reader_grace_ms / 1000)
@@ -296,6 +310,7 @@ async def _open(loaded: LoadedConfig, process: str, stack: AsyncExitStack) -> Ru
         hooks=HookCommands(services, hooks, lookups),
         inputs=Inputs(services, run_reader),
         interrupts=Interrupts(services, run_reader, questions),
+        compactions=Compactions(services, run_reader, definitions),
         pausing=pausing,
         run_states=run_states,
         started_ns=started_ns,

@@ -16,7 +16,7 @@ from projections.statements import Dialect, Statement, load
 Kind = Literal["runs", "state"]
 """What a stream holds; RUNS-0 to RUNS-3 are four streams of one kind."""
 
-Value = str | int | bytes | None
+Value = str | int | float | bytes | None
 Params = tuple[Value, ...]
 
 

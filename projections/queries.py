@@ -6,7 +6,7 @@ views cannot answer, and never return rows that stop before an event of a newer 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import msgspec
@@ -15,6 +15,8 @@ from projections.database import Reader, Row
 from projections.framework import Params, Projection, ViewHeld
 from projections.rows import (
     Due,
+    Evaluation,
+    EvaluationStats,
     Hook,
     Interrupt,
     LiveCounts,
@@ -84,6 +86,17 @@ class Queries:
         A damaged journal counts up to its damage; ``run().fault`` says so. Raises ViewHeld.
         """
         rows = await self._rows("transcript_of_session", session_id, after)
+        for run_id, fault in await self._rows("held_in_session", session_id):
+            raise ViewHeld(f"run {run_id}: {fault}: update this replica")
+        return [TranscriptRow(*row) for row in rows]
+
+    async def history(
+        self, session_id: str, *, types: Collection[str] = (), since_ns: int = 0, limit: int
+    ) -> list[TranscriptRow]:
+        """The oldest rows of a session, of ``types`` (none given: all) and not before
+        ``since_ns``. Raises ViewHeld."""
+        named = "".join(f"|{kind}|" for kind in types)
+        rows = await self._rows("history_of_session", session_id, since_ns, named, limit)
         for run_id, fault in await self._rows("held_in_session", session_id):
             raise ViewHeld(f"run {run_id}: {fault}: update this replica")
         return [TranscriptRow(*row) for row in rows]
@@ -235,6 +248,32 @@ class Queries:
         """In the order of the chain; None means every tenant's."""
         return [_hook(row) for row in await self._rows("hooks", tenant)]
 
+    # --- evaluations ----------------------------------------------------------------------
+
+    async def evaluation(self, eval_id: str, tenant: str | None) -> Evaluation | None:
+        """``tenant`` None means any."""
+        rows = await self._rows("evaluation", eval_id, tenant)
+        return Evaluation(*rows[0]) if rows else None
+
+    async def evaluations_of_run(
+        self, run_id: str, tenant: str | None, limit: int = 100
+    ) -> list[Evaluation]:
+        """Newest first; ``tenant`` None means any."""
+        rows = await self._rows("evaluations_of_run", run_id, tenant, limit)
+        return [Evaluation(*row) for row in rows]
+
+    async def evaluations_of_def(
+        self, def_id: str, tenant: str | None, limit: int = 100
+    ) -> list[Evaluation]:
+        """Newest first; ``tenant`` None means any. Static agents have no definition id."""
+        rows = await self._rows("evaluations_of_def", def_id, tenant, limit)
+        return [Evaluation(*row) for row in rows]
+
+    async def evaluation_stats(self, def_id: str, tenant: str | None) -> list[EvaluationStats]:
+        """One entry for each group that has values; ``tenant`` None means any."""
+        rows = await self._rows("evaluation_stats", def_id, tenant)
+        return [EvaluationStats(*row) for row in rows]
+
     # --- the views themselves -------------------------------------------------------------
 
     async def problems(self, limit: int = 100) -> list[Problem]:
@@ -242,8 +281,10 @@ class Queries:
         runs = await self._rows("faulty_runs", limit)
         memory = await self._rows("memory_problems", limit)
         hooks = await self._rows("hook_problems", limit)
+        judged = await self._rows("evaluation_problems", limit)
         return [
             *(Problem("runs", run, kind, reason, seq) for run, _, kind, reason, seq in runs),
             *(Problem("memory", what, "broken", reason, seq) for seq, what, reason in memory),
             *(Problem("hooks", what, "broken", reason, seq) for seq, what, reason in hooks),
+            *(Problem("evaluations", what, "broken", reason, seq) for seq, what, reason in judged),
         ]

@@ -167,6 +167,38 @@ class Hook(Struct, frozen=True):
     registered_ns: int
 
 
+class Evaluation(Struct, frozen=True):
+    """What somebody said of a run (tools.md section 3.14). ``dimensions`` and ``judgement`` are
+    JSON text, None when not given."""
+
+    eval_id: str
+    tenant: str
+    run_id: str
+    def_id: str
+    score: float
+    dimensions: str | None
+    judgement: str | None
+    rationale: str
+    emitter_role: str
+    emitter_agent_id: str
+    emitter_run_id: str
+    created_ns: int
+
+
+class EvaluationStats(Struct, frozen=True):
+    """Statistics of one group of values: ``kind`` is ``score`` (all of them), ``role`` (scores
+    given by ``name``) or ``dimension`` (values of ``name``)."""
+
+    kind: str
+    name: str
+    mean: float
+    median: float
+    min: float
+    max: float
+    latest: float
+    count: int
+
+
 class LiveCounts(Struct, frozen=True):
     """Running runs. ``per_user``: (tenant, user id) -> runs that are not parked."""
 

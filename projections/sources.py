@@ -15,7 +15,7 @@ from typing import Literal, NamedTuple
 import msgspec
 
 from events import commit as commits
-from events import hooks, inbox, state
+from events import evaluations, hooks, inbox, state
 from events.commit import BrokenChain, Commit, FutureEvent, JournalError
 from events.log import Blobs, Log, Message
 from events.streams import RUNS, STATE, StreamSpec
@@ -112,6 +112,19 @@ class HookFault(NamedTuple):
     reason: str
 
 
+class EvaluationWrite(NamedTuple):
+    seq: int
+    event: evaluations.EvaluationSubmitted
+
+
+class EvaluationFault(NamedTuple):
+    """A message about an evaluation that cannot be read."""
+
+    seq: int
+    subject: str
+    reason: str
+
+
 class Hold(NamedTuple):
     """Nothing of the stream may be folded from here on by this version."""
 
@@ -119,7 +132,18 @@ class Hold(NamedTuple):
     reason: str
 
 
-Item = JournalCommit | JournalFault | InboxPost | MemoryWrite | MemoryFault | HookChange | HookFault | Hold
+Item = (
+    JournalCommit
+    | JournalFault
+    | InboxPost
+    | MemoryWrite
+    | MemoryFault
+    | HookChange
+    | HookFault
+    | EvaluationWrite
+    | EvaluationFault
+    | Hold
+)
 
 
 class Decoder:
@@ -129,6 +153,7 @@ class Decoder:
         self._parse = lru_cache(maxsize=4096)(subjects.parse)
         self._memory = subjects.any("mem").removesuffix(">")
         self._hooks = subjects.any("hook").removesuffix(">")
+        self._evaluations = subjects.any("eval").removesuffix(">")
         self._blobs = blobs
 
     async def decode(self, kind: Kind, messages: Sequence[Message]) -> list[Item]:
@@ -194,6 +219,12 @@ class Decoder:
             except state.UnreadableState as fault:
                 return HookFault(seq, subject, fault.reason)
             return HookChange(seq, subject, change) if change is not None else None
+        if subject.startswith(self._evaluations):
+            try:
+                submitted = evaluations.decode(message.data)
+            except state.UnreadableState as fault:
+                return EvaluationFault(seq, subject, fault.reason)
+            return EvaluationWrite(seq, submitted) if submitted is not None else None
         return None
 
 

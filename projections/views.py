@@ -14,7 +14,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from projections import hooks, interrupts, memory, parks, runs, transcripts
+from projections import evaluations, hooks, interrupts, memory, parks, runs, transcripts
 from projections.database import Backend, Row
 from projections.framework import Position, Projection, ViewHeld, ViewUnavailable
 from projections.hosts import Host, TaskHost, ThreadHost
@@ -32,6 +32,7 @@ PROJECTIONS: tuple[Projection, ...] = (
     transcripts.PROJECTION,
     memory.PROJECTION,
     hooks.PROJECTION,
+    evaluations.PROJECTION,
     parks.PROJECTION,
     interrupts.PROJECTION,
 )

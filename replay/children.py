@@ -74,11 +74,8 @@ def read(data: bytes) -> Request:
 
 
 def arguments(call: Call) -> bytes:
-    """The input as the hooks left it."""
-    prepared = call.prepared
-    if prepared is not None and isinstance(prepared.input, msgspec.Raw):
-        return bytes(prepared.input)
-    return bytes(call.input)
+    """The input under which the call waits, as hooks and people left it."""
+    return bytes(call.input if call.given is None else call.given)
 
 
 def due(call: Call, concurrency: int) -> tuple[tuple[int, Spawn], ...]:

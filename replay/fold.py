@@ -296,6 +296,8 @@ def _reviewed(s: State, e: CallReviewed, n: int, ts: int, masked: bool) -> None:
 
 def _waiting(s: State, e: CallWaiting, n: int, ts: int, masked: bool) -> None:
     call = _call(s, e.tool_use_id, n)
+    if e.kind == "children":
+        call.given = approval.arguments(call)
     call.waiting, call.closed, call.allowed = e, None, False
     call.asked += 1
 

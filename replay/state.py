@@ -52,6 +52,7 @@ class Call(Struct):
     ``waiting`` stands while the result has to come from elsewhere, ``closed`` once the question
     it waited for is settled, ``allowed`` when a person let it run (what ``waiting.bound`` says).
     ``asked`` counts how often it began to wait; ``reviewed``: hooks had a say in its result.
+    ``given``: the arguments under which it waits for children, a person's edit included.
     """
 
     n: int
@@ -66,6 +67,7 @@ class Call(Struct):
     allowed: bool = False
     asked: int = 0
     reviewed: bool = False
+    given: Raw | None = None
     children: dict[int, Child] = {}
     done: bool = False
     text: str = ""

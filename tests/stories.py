@@ -89,7 +89,11 @@ def answers(stop_reason: str = "end_turn") -> ModelAnswered:
 
 def told(*events: Event, plan: RunPlan = PLAN, history: Iterable[Message] = ()) -> State:
     """Fold a story; model turns get the request hash and turn number that are right for them."""
-    state = State(plan, list(history))
+    return goes_on(State(plan, list(history)), *events)
+
+
+def goes_on(state: State, *events: Event) -> State:
+    """``state`` with ``events`` folded into it."""
     for event in events:
         apply(state, _fitting(state, event), state.n + 1, state.n + 1)
     return state

@@ -15,6 +15,7 @@ from gateways.http.errors import exception_handlers
 from gateways.http.routes import (
     agents,
     batch,
+    compact,
     hooks,
     inputs,
     interrupts,
@@ -38,6 +39,7 @@ def build_app(runtime: Runtime) -> Starlette:
         *sessions.endpoints(runtime),
         *inputs.endpoints(runtime),
         *interrupts.endpoints(runtime),
+        *compact.endpoints(runtime),
         *hooks.endpoints(runtime),
         *resolver.endpoints(runtime),
         *pause.endpoints(runtime, clients),

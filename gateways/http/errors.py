@@ -19,9 +19,11 @@ from starlette.types import ExceptionHandler
 from events.log import LogError
 from gateways.http.replies import JsonReply, json_error, text_error
 from loomcycle.errors import (
+    AgentGone,
     AgentIdInUse,
     AlreadyPausing,
     Backpressure,
+    BudgetSpent,
     CommandError,
     HookNotFound,
     InboxFull,
@@ -30,18 +32,23 @@ from loomcycle.errors import (
     InterruptSettled,
     InvalidArgument,
     InvalidRegistration,
+    LaterRuns,
     LogAway,
     ModelUnavailable,
+    NoRunForId,
     NotPaused,
     NotSteerable,
     PauseFailed,
     ProviderListFailed,
     ProviderUnavailable,
     ProviderUnknown,
+    RunBusy,
     RunNotFound,
     RuntimePaused,
     SessionBusy,
     SessionNotFound,
+    SummaryFailed,
+    SummaryUnavailable,
     UnknownAgentId,
     Unprocessable,
     UserQuotaExhausted,
@@ -94,8 +101,14 @@ def reply_to(error: Exception) -> Response | None:
             return text_error(429, message, RETRY_SOON)
         case SessionNotFound() | RunNotFound():
             return text_error(404, message)
-        case ModelUnavailable():
+        case ModelUnavailable() | SummaryUnavailable():
             return text_error(503, message)
+        case NoRunForId():
+            return text_error(404, message)
+        case SummaryFailed():
+            return text_error(502, message)
+        case RunBusy() | AgentGone() | LaterRuns() | BudgetSpent():
+            return json_error(409, error.code, message)
         case ProviderUnknown():
             return json_error(404, error.code, _classified(message, "unknown provider"))
         case ProviderUnavailable():

@@ -29,13 +29,14 @@ FORCED_S = 2.0
 """After the time is over: how long runs whose calls were given up may take to park."""
 
 HEARD_S = 2.0
-"""How long a resume waits until every process has heard of it."""
+"""How long is waited until every process has heard a word."""
 
 MARGIN_S = 10.0
 """After its time and this long, a pausing runtime is paused even if nobody said so."""
 
 NAMED_RUNS = 50
 """Runs named in a warning at most."""
+
 
 class Paused(Struct, frozen=True, kw_only=True):
     duration_ms: int
@@ -150,9 +151,13 @@ class PauseCommands:
         warnings: list[str] = []
         if left.is_set():
             warnings.append("the request was cancelled before all runs were parked")
-        if not parked and paused:
-            parked = await self._until(paused, FORCED_S, _is_idle)
         members = (await self._cluster.look()).values()
+        if not parked and paused:
+            await self._until(paused, HEARD_S, lambda _: True)
+            members = (await self._cluster.look()).values()
+            if any(member.forced for member in members):
+                parked = await self._until(paused, FORCED_S, _is_idle)
+                members = (await self._cluster.look()).values()
         count, stuck = await self._counts(parked)
         return Paused(
             duration_ms=int((loop.time() - began) * 1000),
@@ -171,8 +176,8 @@ class PauseCommands:
         if not running:
             return count, []
         names = ", ".join(running[:NAMED_RUNS]) + (", …" if len(running) > NAMED_RUNS else "")
-        text = f"{len(running)} runs did not park in time and will at their next boundary: {names}"
-        return count, [text]
+        text = f"runs that did not park in time and will at their next boundary ({len(running)}): "
+        return count, [text + names]
 
     async def _say(self, before: Word, state: RuntimeState, until_ns: int = 0) -> int:
         """Append a word behind ``before``; its sequence, 0 when another word was said first.

@@ -51,6 +51,16 @@ def check_agent(agent: AgentConfig, config: Config, findings: Findings) -> None:
         findings.error((*path, "memory_backend"), message, "unknown_name")
     _check_channels(agent, config, path, findings)
     _check_scopes(agent, path, findings)
+    if agent.output_schema is not None:
+        from replay.output import schema_problem  # its libraries take 50 ms to import
+
+        problem = schema_problem(agent.output_schema)
+        if problem:
+            findings.error((*path, "output_schema"), f"no JSON Schema: {problem}", "syntax")
+    for index, rule in enumerate(agent.require_approval):
+        if not rule or "*" in rule[:-1]:
+            message = f'"{rule}": name a tool, or the beginning of names followed by `*`'
+            findings.error((*path, "require_approval", index), message, "unsupported")
 
 
 def _check_model_choice(

@@ -11,6 +11,7 @@ import codecs
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, cast
+from urllib.parse import urlsplit
 
 import msgspec
 from msgspec import Struct
@@ -30,6 +31,7 @@ ERROR_BODY_LIMIT = 4096
 LISTING_LIMIT = 16 << 20
 TLS_TIMEOUT = 10.0
 DRAIN_TIMEOUT = 0.05
+LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
 class Endpoint(Struct, frozen=True, kw_only=True):
@@ -67,6 +69,8 @@ class Transport:
     async def get_json(self, path: str) -> Any:
         """The decoded body of a GET; raises :class:`ProviderError`."""
         name = self.endpoint.name
+        if self._client is None:
+            await self._knock()
         response = await self.open("GET", path)
         try:
             if response.status_code != 200:
@@ -149,6 +153,18 @@ class Transport:
             if not lenient:
                 raise
         return bytes(body[:limit])
+
+    async def _knock(self) -> None:
+        """Find out that nothing serves on this machine before the HTTP client costs its memory."""
+        address = urlsplit(self.endpoint.base_url)
+        if address.hostname not in LOOPBACK:
+            return
+        port = address.port or (443 if address.scheme == "https" else 80)
+        try:
+            _, writer = await asyncio.open_connection(address.hostname, port)
+        except OSError as error:
+            raise TransportFailure(f"http: {self._cause(error)}") from error
+        writer.close()
 
     async def _http(self) -> httpx.AsyncClient:
         if self._closed:

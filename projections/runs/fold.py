@@ -15,8 +15,10 @@ from msgspec import Raw, Struct
 
 from events.commit import CommitHeader, EventHeader
 from events.vocabulary import (
+    CallWaiting,
     Done,
     Event,
+    InterruptClosed,
     RunFinished,
     RunStarted,
     RunWithdrawn,
@@ -35,7 +37,19 @@ PARKED = "run.parked"
 _AWAITING = {"Channel": ("subscribe", "channel"), "Interruption": ("ask", "interrupted")}
 """Tool -> the operation that waits, and the awaited state that clients see."""
 
-_FOLDED = frozenset((RunStarted, RunWithdrawn, RunFinished, Usage, Done, ToolCall, ToolResult))
+_FOLDED = frozenset(
+    (
+        RunStarted,
+        RunWithdrawn,
+        RunFinished,
+        Usage,
+        Done,
+        ToolCall,
+        ToolResult,
+        CallWaiting,
+        InterruptClosed,
+    )
+)
 
 
 def fold(items: Sequence[Any]) -> list[Change]:
@@ -211,6 +225,11 @@ def _add(changes: _Stretch, run: str, head: EventHeader, event: Event | Unrecogn
                 changes.awaits.append(Write("open_await", run, row))
         case ToolResult(tool_use=call) if call.name in _AWAITING:
             changes.awaits.append(Write("close_await", run, (run, call.id)))
+        case CallWaiting(kind="approval", ref=question):  # its await is named by its question
+            row = (run, question, head.n, "interrupted", "question")
+            changes.awaits.append(Write("open_await", run, row))
+        case InterruptClosed(interrupt_id=question):
+            changes.awaits.append(Write("close_await", run, (run, question)))
         case RunStarted():
             changes.start(event, head.ts)
         case RunFinished():

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from tests.bench import hot_path, journals, report, starts, throughput
+from tests.bench import hot_path, journals, parked, report, starts, throughput
 from tests.bench.bench import Bench, Unavailable
 from tests.bench.deployment import ROOT
 from tests.bench.machine import this_machine
@@ -28,6 +28,7 @@ SECTIONS: dict[str, Callable[[Bench], None]] = {
     "long-run": journals.long_run,
     "program": journals.program,
     "recovery": starts.recovery,
+    "parked": parked.parked,
 }
 DOCUMENT = ROOT / "docs" / "performance.md"
 

@@ -55,5 +55,11 @@ TARGETS: dict[str, Target] = {
     "long_load": Target("reading it back: read, decode, check, fold", "s"),
     "code_total": Target("code-js run of 1 000 calls", "s", 8),
     "code_call": Target("a call of it", "ms", 3),
+    "parked_start": Target("10 000 parked runs: start to first run answered", "s", 1.5),
+    "parked_start_ratio": Target("10 000 parked runs: that start against one without", "×", 1.1),
+    "parked_rss_ratio": Target("10 000 parked runs: memory against that without", "×", 1.05),
+    "parked_idle": Target("10 000 parked runs: what they add to the idle cost", "%", 0.3),
+    "steer_p50": Target("10 000 parked runs: answer to an input until its frame, p50", "ms"),
+    "steer_p99": Target("10 000 parked runs: answer to an input until its frame, p99", "ms", 20),
     "recovery": Target("100 runs after kill -9 of everything: last one goes on", "s", 1.5),
 }

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -33,11 +34,13 @@ pytestmark = [pytest.mark.integration, pytest.mark.asyncio(loop_scope="module")]
 
 VENDORS = ("anthropic", "openai", "gemini", "ollama")
 PATIENCE_MS = 400
+LONG_WAIT_MS = 2700
 
 CONFIG = "agents:\n" + "".join(
     f"  {name}: {{provider: {name}, model: m-1, retry_attempts: 1, allowed_tools: [Context]}}\n"
     for name in VENDORS
 )
+CONFIG += "  patient: {provider: openai, model: m-1, retry_attempts: 5}\n"
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -128,14 +131,14 @@ async def test_a_passing_fault_is_tried_again(
     await told_thrice(gateway, frames)
 
 
+BEFORE_AN_ANSWER = ("500", "503", "529", "no headers", "cut before headers")
+
+
 @pytest.mark.parametrize("name", VENDORS)
-@pytest.mark.parametrize("fault", RETRYABLE)
+@pytest.mark.parametrize("fault", BEFORE_AN_ANSWER)
 async def test_a_lasting_fault_fails_the_run_with_its_cause(
     gateway: GatewayUnderTest, vendor: FakeVendor, name: str, fault: str
 ) -> None:
-    partial = fault in ("silence", "silence after text", "cut after text", early_end.__name__)
-    if partial or fault.startswith("end"):
-        pytest.skip("an answer that begins gives its retries back: the cap ends such a run")
     vendor.script(RETRYABLE[fault](name), RETRYABLE[fault](name))
     frames = await gateway.run(name)
     events = kept(frames)
@@ -182,7 +185,7 @@ def error_frame(name: str) -> bytes:
             return sse({"error": {"message": "Busy", "code": "server_busy"}})
 
 
-@pytest.mark.parametrize("name", VENDORS)
+@pytest.mark.parametrize("name", ["anthropic", "openai", "ollama"])
 async def test_an_error_that_the_stream_tells_of_is_not_tried_again(
     gateway: GatewayUnderTest, vendor: FakeVendor, name: str
 ) -> None:
@@ -193,6 +196,17 @@ async def test_an_error_that_the_stream_tells_of_is_not_tried_again(
     row = await gateway.ended(frames[1].data["agent_id"])
     assert row["error"] == f"provider error: {frames[-1].data['error']}"
     await told_thrice(gateway, frames)
+
+
+@pytest.mark.parametrize("name", ["openai", "gemini"])
+async def test_an_error_that_the_stream_tells_of_counts_by_its_status(
+    gateway: GatewayUnderTest, vendor: FakeVendor, name: str
+) -> None:
+    error = sse({"error": {"code": 503, "message": "Busy"}})
+    vendor.script(Reply([*reply(name, "half\n").parts[:-1], error]), reply(name, "whole"))
+    frames = await gateway.run(name)
+    assert kept(frames)[1] == backoff(name)
+    assert text_of(frames) == "whole"
 
 
 @pytest.mark.parametrize("name", VENDORS)
@@ -297,13 +311,34 @@ async def test_text_that_was_taken_back_is_reset_before_the_wait_is_told(
 async def test_a_cancel_ends_the_wait_before_a_retry(
     gateway: GatewayUnderTest, vendor: FakeVendor
 ) -> None:
-    """The second wait is long enough that only a prompt cancel ends it in time."""
-    vendor.script(*[Reply([b"busy"], status=503)] * 2)
-    body = {"agent": "openai", "prompt": "hi", "agent_id": "a_waits"}
+    vendor.script(*[Reply([b"busy"], status=503)] * 4)
+    body = {"agent": "patient", "prompt": "hi", "agent_id": "a_waits"}
     async with open_stream(gateway, "POST", "/v1/runs", json=body) as stream:
-        await stream.until("retry")
-        await gateway.http.post("/v1/agents/a_waits/cancel")
-        rest = await stream.rest()
-    assert rest[-1].event == "error"
-    assert (await gateway.ended("a_waits"))["status"] in ("cancelled", "failed")
-    del vendor.replies[:]
+        while (await stream.until("retry")).data["retry"]["wait_ms"] < LONG_WAIT_MS:
+            pass
+        began = asyncio.get_running_loop().time()
+        await gateway.http.post("/v1/agents/a_waits/cancel", json={"reason": "enough"})
+        assert [frame.event for frame in await stream.rest()] == ["error"]
+        assert asyncio.get_running_loop().time() - began < LONG_WAIT_MS / 2000
+    row = await gateway.ended("a_waits")
+    assert (row["status"], row["stop_reason"]) == ("cancelled", "enough")
+
+
+async def test_a_server_that_stops_does_not_wait_and_the_next_one_calls_again(
+    tmp_path: Path, vendor: FakeVendor
+) -> None:
+    vendor.script(*[Reply([b"busy"], status=503)] * 4)
+    body = {"agent": "patient", "prompt": "hi", "agent_id": "a_passed_on"}
+    settings = environment(vendor)
+    async with (
+        serving(tmp_path, CONFIG, settings) as first,
+        open_stream(first, "POST", "/v1/runs", json=body) as stream,
+    ):
+        while (await stream.until("retry")).data["retry"]["wait_ms"] < LONG_WAIT_MS:
+            pass
+        vendor.script(reply("openai", "whole"))
+    async with serving(tmp_path, CONFIG, settings) as second:
+        row = await second.ended("a_passed_on")
+        assert row["status"] == "completed"
+        await prove_everything(second.runtime.store)
+    assert len(asked(vendor)) == 5

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import time
@@ -49,7 +50,8 @@ class Outage:
         os.kill(self.server.pid, signal.SIGSTOP)
 
     def thaw(self) -> None:
-        os.kill(self.server.pid, signal.SIGCONT)
+        with contextlib.suppress(ProcessLookupError):  # it was killed, and is not up again
+            os.kill(self.server.pid, signal.SIGCONT)
 
     async def kill(self) -> None:
         """Kill the server and wait until it was started again."""

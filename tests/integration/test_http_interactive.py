@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
+from events.streams import RUN_STREAM_NAMES
 from loomcycle.activation import Activation
 from loomcycle.feed import RunFeed
 from loomcycle.journal import RunJournal
@@ -63,7 +64,9 @@ def nothing_scripted(vendor: FakeVendor) -> None:
 
 async def cancel_all(gateway: GatewayUnderTest) -> None:
     """No run goes on, and its journal is whole."""
-    runs = await gateway.runtime.views.queries.running_runs()
+    runtime = gateway.runtime
+    await runtime.views.barrier(await runtime.store.log.ends(RUN_STREAM_NAMES))
+    runs = await runtime.views.queries.running_runs()
     for run in runs:
         await gateway.http.post(f"/v1/agents/{run.agent_id}/cancel")
     for run in runs:
@@ -172,7 +175,7 @@ async def test_input_during_a_turn_gives_a_plain_run_another(
     gateway: GatewayUnderTest, vendor: FakeVendor
 ) -> None:
     go_on = asyncio.Event()
-    vendor.script(says("thinking", go_on), says("done"))
+    vendor.script(says("thinking\n", go_on), says("done"))
     body = {"agent": "speaker", "prompt": "hi"}
     async with open_stream(gateway, "POST", "/v1/runs", json=body) as stream:
         run = await opened(stream)
@@ -186,7 +189,7 @@ async def test_input_during_a_turn_gives_a_plain_run_another(
     assert [(s["text"], s["source"]) for s in steers] == [("one", "webui"), ("two", "api")]
     assert all(s["seen_at"].endswith("Z") for s in steers)
     assert [f.event for f in frames] == ["text", "usage", "done"]
-    assert told(vendor) == [*people("hi"), Told("assistant", "thinking"), *people("one", "two")]
+    assert told(vendor) == [*people("hi"), Told("assistant", "thinking\n"), *people("one", "two")]
 
 
 async def test_input_never_stands_between_a_call_and_its_result(
@@ -206,14 +209,15 @@ async def test_input_never_stands_between_a_call_and_its_result(
     assert events == ["tool_result", "steer", "text", "usage", "done"]
     first, call, result, steer = told(vendor)
     assert (first.text, steer) == ("hi", Told("user", "meanwhile"))
-    assert call.calls and "the red one" in result.results[0]
+    assert call.calls
+    assert "the red one" in result.results[0]
 
 
 async def test_a_failed_run_takes_no_more_input(
     gateway: GatewayUnderTest, vendor: FakeVendor
 ) -> None:
     go_on = asyncio.Event()
-    broken = says("hm", go_on)
+    broken = says("hm\n", go_on)
     broken.parts[-1] = b'data: {"error": {"message": "it broke", "code": 400}}\n\n'
     vendor.script(broken)
     async with open_stream(gateway, "POST", "/v1/runs", json=TALK) as stream:
@@ -232,7 +236,7 @@ async def test_the_seventeenth_unread_input_is_refused(
     texts = [f"input {i}" for i in range(16)]
     for turn in range(3):
         go_on = asyncio.Event()
-        vendor.script(says("wait", go_on), says("listening"))
+        vendor.script(says("wait\n", go_on), says("listening"))
         if turn == 0:
             context = open_stream(gateway, "POST", "/v1/runs", json=TALK)
             stream = await context.__aenter__()
@@ -347,49 +351,55 @@ async def test_streams_of_all_replicas_go_on_after_input_at_any(
     tmp_path: Path, vendor: FakeVendor
 ) -> None:
     vendor.script(*(says(f"answer {i}") for i in range(9)))
-    async with two_replicas(tmp_path, vendor) as (one, other):
-        async with open_stream(one, "POST", "/v1/runs", json=TALK) as stream:
-            run_id = (await opened(stream))["run_id"]
-            await stream.until("awaiting_input")
-            path = f"/v1/runs/{run_id}/stream"
-            async with open_stream(other, "GET", path) as observer:
-                await observer.until("awaiting_input")
-                for turn in range(1, 9):
-                    await say(one if turn % 2 else other, run_id, f"question {turn}")
-                    for reader in (stream, observer):
-                        steer = await reader.until("steer")
-                        assert steer.data["user_input"]["text"] == f"question {turn}"
-                        assert (await reader.until("text")).data["text"] == f"answer {turn}"
-                        await reader.until("awaiting_input")
+    async with (
+        two_replicas(tmp_path, vendor) as (one, other),
+        open_stream(one, "POST", "/v1/runs", json=TALK) as stream,
+    ):
+        run_id = (await opened(stream))["run_id"]
+        await stream.until("awaiting_input")
+        path = f"/v1/runs/{run_id}/stream"
+        async with open_stream(other, "GET", path) as observer:
+            await observer.until("awaiting_input")
+            for turn in range(1, 9):
+                await say(one if turn % 2 else other, run_id, f"question {turn}")
+                for reader in (stream, observer):
+                    steer = await reader.until("steer")
+                    assert steer.data["user_input"]["text"] == f"question {turn}"
+                    assert (await reader.until("text")).data["text"] == f"answer {turn}"
+                    await reader.until("awaiting_input")
 
 
 async def test_no_two_replicas_both_accept_the_last_input_that_fits(
     tmp_path: Path, vendor: FakeVendor
 ) -> None:
     go_on = asyncio.Event()
-    vendor.script(says("wait", go_on), says("listening"))
-    async with two_replicas(tmp_path, vendor) as replicas:
-        async with open_stream(replicas[0], "POST", "/v1/runs", json=TALK) as stream:
-            path = f"/v1/runs/{(await opened(stream))['run_id']}/input"
-            await stream.until("text")
-            answers = await asyncio.gather(
-                *(replicas[i % 2].http.post(path, json={"text": f"{i}"}) for i in range(24))
-            )
-            codes = [answer.status_code for answer in answers]
-            assert (codes.count(200), codes.count(429)) == (16, 8)
-            go_on.set()
-            await stream.until("awaiting_input")
-            assert len(told(vendor)) == 2 + 16
+    vendor.script(says("wait\n", go_on), says("listening"))
+    async with (
+        two_replicas(tmp_path, vendor) as replicas,
+        open_stream(replicas[0], "POST", "/v1/runs", json=TALK) as stream,
+    ):
+        path = f"/v1/runs/{(await opened(stream))['run_id']}/input"
+        await stream.until("text")
+        answers = await asyncio.gather(
+            *(replicas[i % 2].http.post(path, json={"text": f"{i}"}) for i in range(24))
+        )
+        codes = [answer.status_code for answer in answers]
+        assert (codes.count(200), codes.count(429)) == (16, 8)
+        go_on.set()
+        await stream.until("awaiting_input")
+        assert len(told(vendor)) == 2 + 16
 
 
 async def test_a_parked_run_survives_a_restart_of_everything(
     tmp_path: Path, vendor: FakeVendor
 ) -> None:
     vendor.script(says("hello"), says("fine"))
-    async with serving(tmp_path, CONFIG, environment(vendor)) as gateway:
-        async with open_stream(gateway, "POST", "/v1/runs", json=TALK) as stream:
-            run = await opened(stream)
-            last = await stream.until("awaiting_input")
+    async with (
+        serving(tmp_path, CONFIG, environment(vendor)) as gateway,
+        open_stream(gateway, "POST", "/v1/runs", json=TALK) as stream,
+    ):
+        run = await opened(stream)
+        last = await stream.until("awaiting_input")
     async with serving(tmp_path, CONFIG, environment(vendor)) as gateway:
         path = f"/v1/runs/{run['run_id']}/stream?after={last.id}"
         async with open_stream(gateway, "GET", path) as stream:

@@ -80,7 +80,8 @@ async def running(gateway: GatewayUnderTest, vendor: FakeVendor) -> AsyncIterato
     vendor.requests.clear()
     yield
     await gateway.http.post("/v1/_resume")
-    for run in await gateway.runtime.lookups.running():
+    await gateway.runtime.lookups.parked()
+    for run in await gateway.runtime.views.queries.running_runs():
         await gateway.http.post(f"/v1/agents/{run.agent_id}/cancel")
         await gateway.ended(run.agent_id)
     assert not vendor.replies
@@ -153,7 +154,7 @@ async def test_a_run_finishes_its_turn_parks_and_goes_on_after_the_resume(
     call = Call("c1", "Slow", {})
     slow: Any = gateway.runtime.services.tools["Slow"]
     slow.done.set()
-    vendor.script(reply("openai", "well", spoken, calls=[call]), reply("openai", "done"))
+    vendor.script(reply("openai", "well\n", spoken, calls=[call]), reply("openai", "done"))
     async with a_run(gateway, "worker") as (stream, agent_id):
         await stream.until("text")
         pausing = asyncio.create_task(pause(gateway.http))
@@ -203,14 +204,15 @@ async def test_a_run_that_does_not_park_in_time_is_named_and_parks_later(
     gateway: GatewayUnderTest, vendor: FakeVendor
 ) -> None:
     spoken = asyncio.Event()
-    vendor.script(reply("openai", "well", spoken, calls=[Call("c1", "Slow", {})]))
+    vendor.script(reply("openai", "well\n", spoken, calls=[Call("c1", "Slow", {})]))
     async with a_run(gateway, "worker") as (stream, agent_id):
         await stream.until("text")
         run = (await gateway.status(agent_id))["run_id"]
         done = await pause(gateway.http, timeout_ms=50)
         assert done["paused_runs_count"] == 0
         (warning,) = done["warnings"]
-        assert warning.startswith("1 runs did not park")
+        assert warning.startswith("runs that did not park in time")
+        assert "(1)" in warning
         assert run in warning
         assert await state(gateway.http) == ("paused", 0)
         spoken.set()
@@ -288,7 +290,7 @@ async def test_a_pause_is_finished_when_its_client_leaves(
     gateway: GatewayUnderTest, vendor: FakeVendor
 ) -> None:
     spoken = asyncio.Event()
-    vendor.script(reply("openai", "well", spoken))
+    vendor.script(reply("openai", "well\n", spoken))
     async with a_run(gateway) as (stream, _):
         await stream.until("text")
         with pytest.raises(httpx.ReadTimeout):
@@ -304,13 +306,15 @@ async def test_a_pause_outlives_a_restart_and_so_do_its_runs(
 ) -> None:
     vendor.script(reply("openai", "hello"))
     settings = environment(vendor)
-    async with serving(tmp_path, CONFIG, settings) as gateway:
-        async with a_run(gateway, interactive=True) as (stream, agent_id):
-            await stream.until("awaiting_input")
-            run = (await gateway.status(agent_id))["run_id"]
-            await pause(gateway.http)
-            await gateway.http.post(f"/v1/runs/{run}/input", json={"text": "more"})
-            await stream.until("steer")
+    async with (
+        serving(tmp_path, CONFIG, settings) as gateway,
+        a_run(gateway, interactive=True) as (stream, agent_id),
+    ):
+        await stream.until("awaiting_input")
+        run = (await gateway.status(agent_id))["run_id"]
+        await pause(gateway.http)
+        await gateway.http.post(f"/v1/runs/{run}/input", json={"text": "more"})
+        await stream.until("steer")
     async with serving(tmp_path, CONFIG, settings) as gateway:
         assert await state(gateway.http) == ("paused", 1)
         refused = await gateway.http.post("/v1/runs", json={"agent": "speaker", "prompt": "hi"})
@@ -328,7 +332,7 @@ async def test_a_pause_outlives_a_restart_and_so_do_its_runs(
 
 async def test_every_replica_pauses_and_any_resumes(tmp_path: Path, vendor: FakeVendor) -> None:
     spoken = asyncio.Event()
-    vendor.script(reply("openai", "well", spoken, calls=[Call("c1", "none", {})]))
+    vendor.script(reply("openai", "well\n", spoken, calls=[Call("c1", "none", {})]))
     settings = environment(vendor)
     async with (
         serving(tmp_path, CONFIG, settings) as first,

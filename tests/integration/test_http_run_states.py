@@ -104,7 +104,7 @@ async def test_the_end_of_a_run_that_began_before_anybody_watched(
     gateway: GatewayUnderTest, vendor: FakeVendor
 ) -> None:
     spoken = asyncio.Event()
-    vendor.script(reply("openai", "well", spoken))
+    vendor.script(reply("openai", "well\n", spoken))
     body = {"agent": "speaker", "prompt": "hi", "user_id": "u_late", "agent_id": "a_late"}
     async with open_stream(gateway, "POST", "/v1/runs", json=body) as run:
         await run.until("text")

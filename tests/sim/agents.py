@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Raw, Struct
 
 from events.log import EventStore
-from loomcycle.config.agent_schema import AgentConfig
+from loomcycle.config.agent_schema import AgentConfig, AgentInterruption
 from loomcycle.memory.store import RowStore
 from loomcycle.providers.base import (
     Capabilities,
@@ -27,7 +27,9 @@ from loomcycle.providers.base import (
     ToolCallDelta,
     Usage,
 )
+from loomcycle.tools.agent import Agent
 from loomcycle.tools.base import CallContext, Repeat, Tool, ToolOutput
+from loomcycle.tools.interruption import Interruption
 from loomcycle.tools.memory import Memory
 from replay.conversation import ModelRequest, Text
 
@@ -48,8 +50,9 @@ AGENTS = {
         provider="sim",
         model="sim-1",
         system_prompt="Do as you are told.",
-        allowed_tools=("Lookup", "Memory", "Charge"),
+        allowed_tools=("Lookup", "Memory", "Charge", "Agent", "Interruption"),
         memory_scopes=("agent",),
+        interruption=AgentInterruption(enabled=True),
     ),
     COUNTER: AgentConfig(
         name=COUNTER,
@@ -75,6 +78,10 @@ class Script(Struct):
     turns: list[Turn]
 
 
+ERRAND = Script([Turn(words=1, calls=("Charge", "Memory"), pace_s=0.02), Turn(words=1)])
+"""What children do."""
+
+
 class Witness:
     """Counts what happened outside, where no crash of ours reaches."""
 
@@ -88,6 +95,22 @@ _INPUTS = {
     "Lookup": Raw(b'{"what":"weather"}'),
     "Charge": Raw(b'{"cents":5}'),
     "Memory": Raw(b'{"op":"incr","scope":"agent","key":"total"}'),
+    "Interruption": Raw(b'{"op":"ask","question":"How much?","timeout_ms":4000}'),
+    "Agent": Raw(
+        msgspec.json.encode(
+            {
+                "op": "parallel_spawn",
+                "spawns": [
+                    {"name": name, "prompt": prompt}
+                    for name, prompt in (
+                        (TALKER, msgspec.json.encode(ERRAND).decode()),
+                        (COUNTER, "2"),
+                        ("nobody", "hello"),
+                    )
+                ],
+            }
+        )
+    ),
 }
 
 
@@ -180,5 +203,7 @@ def tools_of(store: EventStore, witness: Witness, rng: random.Random) -> dict[st
         Lookup(witness, rng),
         Charge(witness, rng),
         Memory(RowStore(store.log, store.subjects)),
+        Agent(),
+        Interruption(),
     ]
     return {tool.name: tool for tool in tools}

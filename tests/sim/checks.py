@@ -16,10 +16,15 @@ from events.plan import decode_plan
 from events.state import MemoryWritten
 from events.vocabulary import (
     CancelRequested,
+    ChildFinished,
+    ChildStarted,
     Event,
+    InterruptClosed,
+    InterruptionPending,
     RunFinished,
     ToolCall,
     ToolResult,
+    UserInput,
 )
 from loomcycle.tool_turn import UNKNOWN_OUTCOME
 from replay.conversation import Message
@@ -53,6 +58,8 @@ def check_all(world: World, in_time: bool) -> None:
             return
     _clients(world)
     _tools(world)
+    _questions(world)
+    _children(world)
     _sessions(world)
     _busy(world)
     _handles(world)
@@ -141,6 +148,51 @@ def _tools(world: World) -> None:
     for value, count in _totals(world.server):
         if value != count:
             world.violation(f"a counter says {value} after {count} increments")
+
+
+def _questions(world: World) -> None:
+    """Each question is asked once and settled once, each word of a person is taken once."""
+    for row in world.index.runs.values():
+        asked = Counter[str]()
+        settled = Counter[str]()
+        taken = Counter[str]()
+        for event in row.events():
+            match event:
+                case InterruptionPending(interruption=body):
+                    asked[body.interrupt_id] += 1
+                case InterruptClosed(interrupt_id=ident, status=status, inbox=inbox):
+                    settled[ident] += 1
+                    world.met.add(f"question {status}")
+                    taken[inbox or ident] += 1
+                case UserInput(inbox=inbox) if inbox:
+                    taken[inbox] += 1
+        for what, counts in (("asked", asked), ("settled", settled), ("taken", taken)):
+            for ident, count in counts.items():
+                if count != 1:
+                    world.violation(f"{row.id}: {ident} was {what} {count} times")
+
+
+def _children(world: World) -> None:
+    """A child runs once, and its parent was told how it ended."""
+    runs = world.index.runs
+    for row in runs.values():
+        started: dict[str, ChildStarted] = {}
+        for event in row.events():
+            match event:
+                case ChildStarted(run=run):
+                    if run in started:
+                        world.violation(f"{row.id} started {run} twice")
+                    started[run] = event
+                case ChildFinished(run=run, ok=ok) if run:
+                    world.met.add("child")
+                    child = runs.get(run)
+                    if child is None or not child.ended:
+                        world.violation(f"{row.id} was told the end of {run}, which has none")
+                    elif ok != (child.status == "completed"):
+                        world.violation(f"{row.id} was told {ok} of {run}: {child.status}")
+        for child in world.index.children(row.id):
+            if child.id not in started:
+                world.violation(f"{child.id} says that {row.id} spawned it")
 
 
 def _tool_results(world: World, row: RunRow, written: dict[str, MemoryWritten]) -> None:

@@ -21,6 +21,8 @@ from events.log import EventStore, Live, Log, LogError
 from events.seals import LogSeals, Sealer
 from loomcycle.admission import Admission
 from loomcycle.auth import OPEN
+from loomcycle.child_plans import ChildPlanner
+from loomcycle.children import PARENT_CANCELLED
 from loomcycle.cluster import Cluster, Member
 from loomcycle.commands.cancel import cancel_run
 from loomcycle.commands.requests import RunRequest
@@ -33,11 +35,13 @@ from loomcycle.errors import CommandError, LogAway
 from loomcycle.feed import FeedFrame, Position, RunFeed
 from loomcycle.live import LiveRuns
 from loomcycle.loading import Plans
+from loomcycle.parked import ParkedRuns
 from loomcycle.promises import Limits
 from loomcycle.providers.registry import Registry
 from loomcycle.readers import Readers
 from loomcycle.services import Services
 from loomcycle.sweeper import Sweeper
+from loomcycle.timers import DueTimers
 from loomcycle.worker import Worker
 from tests.sim.agents import AGENTS, ScriptedModel, tools_of
 from tests.sim.index import SimLookups
@@ -248,10 +252,23 @@ class Host:
             process=self.name,
             owns=self.worker.owns,
             now_ns=self.now_ns,
+            also=[
+                ParkedRuns(
+                    store,
+                    self.lookups,
+                    self.cluster,
+                    paused=services.paused,
+                    cancel=lambda t, run: cancel_run(services, t, run, PARENT_CANCELLED),
+                    now_ns=self.now_ns,
+                )
+            ],
         )
+        definitions = Definitions(CONFIG, providers, tools, plans, read_body=str)
+        services.child_plans = ChildPlanner(definitions, {}, plans)
+        timers = DueTimers(store)
         self.commands = RunCommands(
             services,
-            Definitions(CONFIG, providers, tools, plans, read_body=str),
+            definitions,
             cast(Any, self.lookups),
             self.cluster,
             self.worker,
@@ -268,7 +285,9 @@ class Host:
                 await asyncio.sleep(0.5)
         await self.worker.start()
         sweeper.start()
+        timers.start()
         self._parts = [
+            timers.stop,
             self.readers.close,
             self.commands.close,
             sweeper.stop,

@@ -32,6 +32,8 @@ PLACES = (
 )
 """Where a process may meet its end: before or after its next operation of this kind."""
 
+CALLS = ("Lookup", "Lookup", "Memory", "Memory", "Charge", "Charge", "Interruption", "Agent")
+
 FIRST_PLACES = 4
 """Half of all traps stand at one of the first places: commits and own stores."""
 
@@ -147,7 +149,7 @@ def _script(rng: random.Random) -> Script:
 def _turn(rng: random.Random) -> Turn:
     return Turn(
         words=rng.randint(0, 4),
-        calls=tuple(rng.choice(("Lookup", "Memory", "Charge")) for _ in range(rng.randint(1, 3))),
+        calls=tuple(rng.choice(CALLS) for _ in range(rng.randint(1, 3))),
         pace_s=rng.choice((0.005, 0.05, 0.3)),
         retry=rng.random() < 0.1,
         fails=rng.random() < 0.05,

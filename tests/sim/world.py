@@ -18,7 +18,7 @@ from typing import Any
 
 from events.commit import Commit
 from events.memory_store import Fault, MemoryServer
-from events.vocabulary import RunClaimed
+from events.vocabulary import RunClaimed, RunParked
 from loomcycle.commands.requests import RunRequest
 from tests.sim.agents import Witness
 from tests.sim.checks import check_all, locked_sessions
@@ -26,6 +26,7 @@ from tests.sim.clients import EXPECTED_ERRORS, Client, Habits
 from tests.sim.host import SUBJECT, Host, Logs
 from tests.sim.index import Index, RunRow
 from tests.sim.loop import SimLoop
+from tests.sim.people import People
 
 EPOCH_NS = 1_700_000_000_000_000_000
 QUEUE_TIMEOUT_S = 40.0
@@ -213,6 +214,8 @@ class World:
         names = " ".join(event.type for event in commit.header.events)
         self.note(commit.header.writer, f"{row.id[:6]} c{commit.c} e{commit.header.epoch} {names}")
         for record in commit.records():
+            if isinstance(record.event, RunParked):
+                self.met.add(f"parked for {record.event.reason}")
             if isinstance(record.event, RunClaimed):
                 self.met.add("takeover")
                 owner = self.hosts.get(owner_before)
@@ -337,6 +340,7 @@ async def _made(make: Callable[[], World]) -> World:
 
 
 async def _play(world: World, play: Play) -> None:
+    world.spawn(People(world).live())
     await play(world)
     in_time = await world.calm_down()
     world.conclude(in_time)

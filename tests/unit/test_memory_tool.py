@@ -58,7 +58,8 @@ class Agent:
         )
 
     async def raw(self, data: bytes) -> tuple[str, bool]:
-        return await self.tool.call(data, self.context())
+        output = await self.tool.call(data, self.context())
+        return output.text, output.is_error
 
     async def ok(self, op: str, **fields: Any) -> Any:
         text, is_error = await self.raw(json.dumps({"op": op, "scope": "user", **fields}).encode())

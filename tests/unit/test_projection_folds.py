@@ -17,7 +17,7 @@ from projections.framework import Change, Write
 from projections.memory.fold import fold as fold_memory
 from projections.runs.fold import awaited
 from projections.runs.fold import fold as fold_runs
-from projections.sources import (
+from projections.sources import (, InboxPost
     Decoder,
     Hold,
     Item,
@@ -102,8 +102,10 @@ def test_folding_twice_gives_the_same_writes() -> None:
     assert fold_runs(items) == fold_runs(items)
 
 
-def test_inbox_and_session_messages_are_no_items() -> None:
-    assert decode((SUBJECTS.inbox("", RUN), b"x"), (SUBJECTS.session("", "s_1"), b"y")) == []
+def test_messages_of_no_known_kind_are_items_without_meaning_and_sessions_are_none() -> None:
+    items = decode((SUBJECTS.inbox("t", RUN), b"x"), (SUBJECTS.session("", "s_1"), b"y"))
+    assert items == [InboxPost(1, RUN, "t", None)]
+    assert fold_runs(items) == []
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Behaviour of tools.md section 3.12, operations self, tools, doc, permissions and time."""
+"""Behaviour of tools.md section 3.12: what a run's own facts answer."""
 
 from __future__ import annotations
 
@@ -10,8 +10,11 @@ import pytest
 from msgspec import Raw
 
 from events.plan import Compaction, RunPlan, Sampling, ToolSpec, VolumeBinding
+from events.vocabulary import CompactionRequested
 from loomcycle.tools.base import CallContext, Repeat, Tool, ToolOutput
 from loomcycle.tools.context import Context, ContextInput
+from loomcycle.tools.context.request import OPERATIONS
+from replay.state import State
 
 TOOLS = (
     ToolSpec("Read", "reads", Raw(b'{"type": "object"}')),
@@ -200,9 +203,12 @@ async def test_time_without_a_known_start() -> None:
         (b"{}", "missing required field: op"),
         (b'{"op":""}', "missing required field: op"),
         (
-            b'{"op":"agents"}',
-            'unknown op "agents" (must be one of: self, tools, doc, permissions, time)',
+            b'{"op":"guide"}',
+            'unknown op "guide" (must be one of: self, tools, doc, permissions, agents, lineage, '
+            "evaluations, channels, history, help, time, compact)",
         ),
+        (b'{"op":"agents"}', "agents: not configured on this server"),
+        (b'{"op":"history"}', "history: not configured on this server"),
         (b"{", "invalid input JSON: "),
         (b'{"op":1}', "invalid input JSON: "),
         (b'{"op":"time","limit":"x"}', "invalid input JSON: "),
@@ -221,12 +227,32 @@ async def test_answers_are_compact_and_unknown_keys_are_ignored() -> None:
     assert not output.is_error
 
 
-async def test_an_operation_can_be_added() -> None:
+async def test_an_operation_that_needs_more_than_the_run_is_given_to_it() -> None:
     async def topic(request: ContextInput, bound: CallContext) -> ToolOutput:
         return ToolOutput(f"{request.topic} for {bound.run_id}")
 
     tool: Tool = Context(operations={"help": topic})
     output = await tool.call(b'{"op":"help","topic":"volumes"}', context())
     assert output == ToolOutput("volumes for run_1")
-    assert json.loads(tool.input_schema)["properties"]["op"]["enum"][-1] == "help"
+    assert json.loads(tool.input_schema)["properties"]["op"]["enum"] == list(OPERATIONS)
     assert tool.repeat is Repeat.SAFE
+
+
+async def test_compact_asks_for_a_compaction_before_the_next_step() -> None:
+    output = await ask("compact", context(state=State(PLAN)))
+    assert json.loads(output.text) == {"compaction": "scheduled", "applies_at": "the next step"}
+    assert output.events == (CompactionRequested(trigger="self"),)
+
+
+@pytest.mark.parametrize(
+    ("bound", "reason"),
+    [
+        (context(), "only a run can have its conversation compacted"),
+        (
+            context(replaced(code="function run() {}"), state=State(PLAN)),
+            "this agent is a program: there is no conversation to compact",
+        ),
+    ],
+)
+async def test_compact_needs_a_conversation(bound: CallContext, reason: str) -> None:
+    assert await ask("compact", bound) == ToolOutput(f"compact: {reason}", is_error=True)

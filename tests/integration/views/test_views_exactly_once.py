@@ -70,6 +70,18 @@ def messages(store: EventStore) -> list[tuple[str, bytes]]:
         (parent.subject(store.subjects), parent.commit(v.RunParked(reason="calls"))),
         (inbox_of_parent, b"not a message"),
     ]
+    asker = Journal("r_c0000000000000f6")
+    body = v.InterruptionBody(interrupt_id="q", kind="question", priority="normal")
+    asked = v.InterruptionPending(interruption=body)
+    answer = inbox.AnswerMessage(id="i_2", interrupt_id="q", answer="yes", at_ns=3)
+    closed = v.InterruptClosed(interrupt_id="q", status="resolved", answer="yes", resolved_ns=3)
+    call_waits = v.CallWaiting(tool_use_id="t3", kind="approval", ref="q")
+    told = v.InterruptNotified(interrupt_id="n", message="half done")
+    questions = [
+        (asker.subject(store.subjects), asker.commit(*opening(asker.run), asked, call_waits)),
+        (store.subjects.inbox("", asker.run), inbox.encode(answer)),
+        (asker.subject(store.subjects), asker.commit(closed, told)),
+    ]
     broken = Journal("r_ff000000000000b2")
     broken_first = broken.commit(*opening(broken.run))
     broken.commit(v.Text(text="lost"))
@@ -79,6 +91,7 @@ def messages(store: EventStore) -> list[tuple[str, bytes]]:
         *([(j.subject(store.subjects), d) for d in commits] for j, commits in plain),
         [(waiting.subject(store.subjects), d) for d in waits],
         parks,
+        questions,
         [
             (broken.subject(store.subjects), broken_first),
             (broken.subject(store.subjects), broken.commit(*ending())),
@@ -187,7 +200,7 @@ def test_a_projector_killed_at_any_await_writes_every_row_once(lives: list[int])
         with sqlite_backend() as backend:
             expected = await fold_at_once(backend, store)
             assert await fold_with_kills(backend, store, lives) == expected
-        assert len(expected["runs"]) == 7
+        assert len(expected["runs"]) == 9
         assert all(expected[table] for table in ("runs", "transcripts", "memory"))
 
     asyncio.run(scenario())

@@ -1,0 +1,1 @@
+"""Texts that explain the runtime to the agents that live in it (``Context`` op ``help``)."""
