@@ -11,7 +11,7 @@ import hashlib
 from typing import Literal
 
 import msgspec
-from msgspec import Raw, Struct
+from msgspec import UNSET, Raw, Struct, UnsetType
 
 
 class SystemBlock(Struct, frozen=True, omit_defaults=True):
@@ -136,7 +136,7 @@ class RunPlan(Struct, frozen=True, omit_defaults=True, kw_only=True):
     compaction: Compaction = Compaction()
     budget: Budget | None = None
     interruption: Interruption = Interruption()
-    output_schema: Raw | None = None
+    output_schema: Raw | UnsetType = UNSET
     require_approval: tuple[str, ...] = ()
     approval_timeout_ms: int = 0
     max_concurrent_children: int = 4

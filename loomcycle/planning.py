@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Protocol
 
 import msgspec
-from msgspec import Raw, Struct
+from msgspec import UNSET, Raw, Struct
 
 from events.plan import (
     Budget,
@@ -141,7 +141,7 @@ class Planner:
             compaction=merge_compaction(own_compaction(agent), narrowing.compaction),
             budget=_budget(agent, narrowing),
             interruption=self._interruption(agent),
-            output_schema=_raw(agent.output_schema) if agent.output_schema is not None else None,
+            output_schema=UNSET if agent.output_schema is None else _raw(agent.output_schema),
             require_approval=agent.require_approval,
             approval_timeout_ms=operator.default_timeout_ms if agent.require_approval else 0,
             max_concurrent_children=agent.max_concurrent_children or DEFAULT_CONCURRENCY,

@@ -46,8 +46,9 @@ LEAVE_GRACE_S = 5.0
 
 BUSY_ELSEWHERE_S = 5.0
 
+CHILDREN_HERE = 64
 CHILDREN_PER_SLOT = 8
-"""Children take no slot; beyond so many of them in a process, others are asked to help."""
+"""Children take no slot; beyond so many in a process, whoever has a slot is asked to help."""
 
 
 @dataclass
@@ -299,7 +300,8 @@ class Worker:
         if self.owns(facts.run):
             begun.set_result(None)
             return
-        here = not self._stopping and self._children < self._slots * CHILDREN_PER_SLOT
+        room = max(CHILDREN_HERE, self._slots * CHILDREN_PER_SLOT)
+        here = not self._stopping and self._children < room
         self._waiting.add(facts.run)
         self._children += here
         try:

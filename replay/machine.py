@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from msgspec import Struct
+from msgspec import Raw, Struct
 
 from events.vocabulary import Done, Error, Event, RunFinished, Status, UsageTotals
 from replay import children, compaction, interrupts, output
@@ -273,8 +273,9 @@ def _end(state: State) -> Effect:
     if state.error:
         prefix = "provider error: " if state.failed_partial else ""
         return Finish("failed", "", prefix + state.error)
-    if state.plan.output_schema is not None:
-        problem = output.problem(state.plan.output_schema, state.final_text)
+    schema = state.plan.output_schema
+    if isinstance(schema, Raw):
+        problem = output.problem(schema, state.final_text)
         if problem and state.rejected < MAX_REPAIRS:
             return RejectOutput(problem)
         if problem:

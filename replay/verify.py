@@ -31,7 +31,7 @@ from events.vocabulary import (
     ToolResult,
     Unrecognised,
 )
-from replay import call_proof, compaction_proof
+from replay import call_proof, compaction_proof, wait_proof
 from replay.children import child_ids
 from replay.codejs import Failed, Finished, Interpreter
 from replay.codejs import ToolCall as ProgramCall
@@ -160,7 +160,7 @@ class _Checker:
             problem = self._recoveries.problem(self._state, event)
             if problem:
                 raise Difference(problem)
-        problem = call_proof.problem(self._state, event)
+        problem = call_proof.problem(self._state, event) or wait_proof.problem(self._state, event)
         if problem:
             raise Difference(problem)
         match event:

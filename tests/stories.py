@@ -14,6 +14,7 @@ from events.vocabulary import (
     CancelRequested,
     Event,
     ModelAnswered,
+    ModelAttemptFailed,
     ModelFailed,
     RunClaimed,
     RunStarted,
@@ -83,6 +84,10 @@ def fails(error: str = "mock 500: broken", *, partial: bool = False) -> ModelFai
     return ModelFailed(request="?", iteration=0, error=error, partial=partial)
 
 
+def stumbles(error: str = "mock 503: busy", *, partial: bool = False) -> ModelAttemptFailed:
+    return ModelAttemptFailed(request="?", iteration=0, attempt=1, error=error, partial=partial)
+
+
 def answers(stop_reason: str = "end_turn") -> ModelAnswered:
     return ModelAnswered(request="?", iteration=0, stop_reason=stop_reason)
 
@@ -100,7 +105,8 @@ def goes_on(state: State, *events: Event) -> State:
 
 
 def _fitting(state: State, event: Event) -> Event:
-    if isinstance(event, ModelAnswered | ModelFailed) and event.request == "?":
+    turns = ModelAnswered | ModelFailed | ModelAttemptFailed
+    if isinstance(event, turns) and event.request == "?":
         asked = hash_of(state, model_request(state))
         return replace(event, request=asked, iteration=state.iteration, attempt=state.attempt)
     return event

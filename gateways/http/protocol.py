@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
+import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from gateways.http.clients import CONNECTION
@@ -66,6 +67,10 @@ class HeaderDeadlineProtocol(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         self._head_complete()
+        if self.parser.get_http_version() == "1.1":
+            hosts = sum(name == b"host" for name, _ in self.headers)
+            if hosts != 1:  # RFC 9112 section 3.2
+                raise httptools.HttpParserError(f"{hosts} Host headers")
         super().on_headers_complete()
 
     def on_message_complete(self) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import uvicorn
 from starlette.applications import Starlette
@@ -24,6 +24,7 @@ GRACE_S = 3
 """How long requests that do not stream may take to end once the server stops."""
 
 BACKLOG = 4096
+TICK_S = 1.0
 PROBE_S = 15
 """A silent connection is probed this often, so that vanished clients are noticed."""
 
@@ -84,6 +85,7 @@ class HttpServer(uvicorn.Server):
         )
         self._listeners = list(listeners)
         self._ready = ready
+        self._stopped = asyncio.Event()
         self._clients: Clients = app.state.clients
 
     async def serve(self, sockets: list[socket.socket] | None = None) -> None:
@@ -91,8 +93,15 @@ class HttpServer(uvicorn.Server):
         await super().serve(sockets or self._listeners)
 
     def stop(self) -> None:
-        """Take no more connections and make :meth:`serve` return. Callable from a signal."""
+        """Take no more connections and make :meth:`serve` return; on the loop's thread."""
         self.should_exit = True
+        self._stopped.set()
+
+    async def main_loop(self) -> None:
+        """Tick once a second, for the Date header, instead of ten times to look for the end."""
+        while not await self.on_tick(0):
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._stopped.wait(), TICK_S)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)

@@ -1,19 +1,21 @@
 -- name: due_parks
 -- Parked runs that have something to do, at most once for each cause: something is in the inbox,
 -- the time has come, the runtime is paused no longer (paused = 0), a child has ended. The last
--- column rises when there is more of the cause.
+-- column rises when there is more of the cause. (A cross join says which table comes first.)
 -- params: now_ns, paused
 SELECT p.run_id, r.tenant, p.last_commit, p.last_seq, 'inbox', p.called_seq
-FROM parks AS p JOIN runs AS r ON r.run_id = p.run_id
-WHERE p.called_seq > 0 AND r.status = 'running' AND r.fault_seq = 0
+FROM parks AS p CROSS JOIN runs AS r
+WHERE r.run_id = p.run_id AND p.called_seq > 0 AND r.status = 'running' AND r.fault_seq = 0
 UNION ALL
 SELECT p.run_id, r.tenant, p.last_commit, p.last_seq, 'time', p.until_ns
-FROM parks AS p JOIN runs AS r ON r.run_id = p.run_id
-WHERE p.until_ns > 0 AND p.until_ns <= :now_ns AND r.status = 'running' AND r.fault_seq = 0
+FROM parks AS p CROSS JOIN runs AS r
+WHERE r.run_id = p.run_id AND p.until_ns > 0 AND p.until_ns <= :now_ns
+  AND r.status = 'running' AND r.fault_seq = 0
 UNION ALL
 SELECT p.run_id, r.tenant, p.last_commit, p.last_seq, 'pause', 0
-FROM parks AS p JOIN runs AS r ON r.run_id = p.run_id
-WHERE p.reason = 'pause' AND :paused = 0 AND r.status = 'running' AND r.fault_seq = 0
+FROM parks AS p CROSS JOIN runs AS r
+WHERE r.run_id = p.run_id AND p.reason = 'pause' AND :paused = 0
+  AND r.status = 'running' AND r.fault_seq = 0
 UNION ALL
 SELECT p.run_id, r.tenant, p.last_commit, p.last_seq, 'children', COUNT(*)
 FROM parks AS p

@@ -11,7 +11,7 @@ import pytest
 import pytest_asyncio
 
 from tests.e2e.proofs import prove_everything, runs_in
-from tests.wire.gateway import GatewayUnderTest, Json, serving, sse_frames, until
+from tests.wire.gateway import GatewayUnderTest, Json, open_stream, serving, sse_frames, until
 from tests.wire.vendors import FakeVendor, Hold, Reply, environment, openai_chunk, sse
 
 pytestmark = [pytest.mark.integration, pytest.mark.asyncio(loop_scope="module")]
@@ -104,9 +104,7 @@ async def test_the_text_is_all_that_was_said_and_the_usage_that_of_the_last_turn
     gateway: GatewayUnderTest,
 ) -> None:
     (result,) = await batch(gateway, says("go", agent="counter"))
-    frames = sse_frames(
-        (await gateway.http.get(f"/v1/runs/{result['run_id']}/stream")).text
-    )
+    frames = sse_frames((await gateway.http.get(f"/v1/runs/{result['run_id']}/stream")).text)
     texts = [f.data["text"] for f in frames if f.event == "text"]
     assert len(texts) > 1
     assert result["final_text"] == "".join(texts)
@@ -171,9 +169,8 @@ async def test_more_runs_than_slots_and_queue_have_room_for(
     go_on = asyncio.Event()
     vendor.script(*(speaks("said", go_on) for _ in range(6)))
     before = asked(vendor)
-    task = asyncio.create_task(
-        batch(gateway, *(says("x", agent="speaker", user_id="u") for _ in range(9)))
-    )
+    spawns = [says("x", agent="speaker", user_id="u") for _ in range(9)]
+    task = asyncio.create_task(batch(gateway, *spawns))
     await vendor.wait_for(lambda v: asked(v) == before + 4)
     go_on.set()
     results = await task
@@ -207,25 +204,27 @@ async def test_nothing_starts_when_the_request_is_wrong(
 
 
 async def test_the_content_type_is_checked(gateway: GatewayUnderTest) -> None:
-    response = await gateway.http.post("/v1/runs:batch", content=b"x", headers={"content-type": "text/plain"})
+    response = await gateway.http.post(
+        "/v1/runs:batch", content=b"x", headers={"content-type": "text/plain"}
+    )
     assert response.status_code == 415
 
 
 async def test_what_has_not_ended_in_time_is_cancelled(
     gateway: GatewayUnderTest, vendor: FakeVendor
 ) -> None:
-    vendor.script(speaks("par", asyncio.Event()))
+    vendor.script(speaks("par\n", asyncio.Event()))
     late, quick = await batch(gateway, says("x", agent="speaker"), says("y"), timeout_ms=300)
     assert quick["final_text"] == "echo y"
     assert (late["status"], late["stop_reason"]) == ("cancelled", "batch timeout")
-    assert late["final_text"] == "par"
+    assert late["final_text"] == "par\n"
     assert (await gateway.ended(late["agent_id"]))["status"] == "cancelled"
 
 
 async def test_all_runs_of_a_batch_end_when_the_client_leaves(
     gateway: GatewayUnderTest, vendor: FakeVendor
 ) -> None:
-    vendor.script(speaks("par", asyncio.Event()), speaks("par", asyncio.Event()))
+    vendor.script(speaks("par\n", asyncio.Event()), speaks("par\n", asyncio.Event()))
     before = asked(vendor)
     spawns = [says("x", agent="speaker", agent_id=f"a_gone{i}") for i in (1, 2)]
     task = asyncio.create_task(gateway.http.post("/v1/runs:batch", json={"spawns": spawns}))
@@ -247,11 +246,22 @@ async def detached(gateway: GatewayUnderTest, **body: Any) -> httpx.Response:
     )
 
 
+async def a_plain_run_is_cancelled_without_readers(
+    gateway: GatewayUnderTest, vendor: FakeVendor
+) -> None:
+    """By then, any other run without readers would have been cancelled too."""
+    vendor.script(speaks("par\n", asyncio.Event()))
+    body = {"agent": "speaker", "prompt": "x"}
+    async with open_stream(gateway, "POST", "/v1/runs", json=body) as stream:
+        agent = (await stream.until("agent")).data["agent_id"]
+    assert (await gateway.ended(agent))["stop_reason"] == "client disconnected"
+
+
 async def test_a_run_that_nobody_waits_for_is_answered_with_its_ids(
     gateway: GatewayUnderTest, vendor: FakeVendor
 ) -> None:
     go_on = asyncio.Event()
-    vendor.script(speaks("all ", go_on, "said"))
+    vendor.script(speaks("all\n", go_on, "said"))
     before = asked(vendor)
     response = await detached(gateway, agent="speaker", prompt="x")
     assert response.status_code == 202
@@ -260,7 +270,7 @@ async def test_a_run_that_nobody_waits_for_is_answered_with_its_ids(
     assert response.headers["location"] == f"/v1/runs/{ids['run_id']}/stream"
     assert response.headers["preference-applied"] == "respond-async"
     await vendor.wait_for(lambda v: asked(v) == before + 1)
-    await asyncio.sleep(0.2)  # four times the grace after which a run without reader is cancelled
+    await a_plain_run_is_cancelled_without_readers(gateway, vendor)
     assert (await gateway.status(ids["agent_id"]))["status"] == "running"
     go_on.set()
     stream = await gateway.http.get(response.headers["location"])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
-from typing import Any
 
 import pytest
 import pytest_asyncio
@@ -78,8 +77,10 @@ agents:
     allowed_tools: [Agent]
     code: |
       function run(input) {
-        try { return Agent.spawn({name: "nested", prompt: input.prompt}).split("\\n").slice(1).join("\\n"); }
-        catch (e) { return e.message; }
+        try {
+          const text = Agent.spawn({name: "nested", prompt: input.prompt});
+          return text.slice(text.indexOf("\\n") + 1);
+        } catch (e) { return e.message; }
       }
   self:
     provider: code-js
@@ -185,7 +186,9 @@ REFUSED: list[tuple[str, Json, str]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("request_", "text"), [r[1:] for r in REFUSED], ids=[r[0] for r in REFUSED])
+@pytest.mark.parametrize(
+    ("request_", "text"), [r[1:] for r in REFUSED], ids=[r[0] for r in REFUSED]
+)
 async def test_what_is_wrong_with_a_call_is_its_result_and_nothing_starts(
     gateway: GatewayUnderTest, request_: Json, text: str
 ) -> None:
@@ -406,5 +409,3 @@ async def test_every_journal_of_parents_and_children_is_proven(gateway: GatewayU
     """Last in this module: it looks at what the other tests left."""
     reports = await prove_everything(gateway.runtime.store)
     assert len(reports) > 100
-
-

@@ -123,6 +123,14 @@ async def test_a_head_must_be_complete_in_time(
     assert await client.until_closed() == b""
 
 
+@pytest.mark.parametrize("hosts", [b"", b"Host: a\r\nHost: b\r\n"])
+async def test_a_head_names_one_host(gateway: GatewayUnderTest, hosts: bytes) -> None:
+    client = await Raw.connect(gateway)
+    client.writer.write(b"GET /healthz HTTP/1.1\r\n" + hosts + b"\r\n")
+    assert (await client.head()).startswith(b"HTTP/1.1 400 ")
+    assert await client.until_closed()
+
+
 async def test_a_trickling_head_does_not_buy_time(
     gateway: GatewayUnderTest, short_deadline: float
 ) -> None:

@@ -323,8 +323,8 @@ async def test_a_pause_outlives_a_restart_and_so_do_its_runs(
         vendor.script(reply("openai", "and more"))
         async with open_stream(gateway, "GET", f"/v1/runs/{run}/stream") as stream:
             assert await resume(gateway.http) == 1
-            await stream.until("steer")
-            await stream.until("awaiting_input")
+            for event in ("awaiting_input", "steer", "awaiting_input"):
+                await stream.until(event)
         await gateway.http.post(f"/v1/agents/{agent_id}/cancel")
         await gateway.ended(agent_id)
         await prove_everything(gateway.runtime.store)

@@ -73,6 +73,10 @@ async def test_a_server_whose_log_answers_is_ready(gateway: GatewayUnderTest) ->
 
 GUARDED = [
     ("POST", "/v1/runs"),
+    ("POST", "/v1/runs/r_1/input"),
+    ("GET", "/v1/runs/r_1/interrupts"),
+    ("POST", "/v1/runs/r_1/interrupts/intr_1/resolve"),
+    ("GET", "/v1/users/u_1/interrupts"),
     ("POST", "/v1/sessions/s_1/messages"),
     ("GET", "/v1/sessions/s_1/transcript"),
     ("GET", "/v1/runs/r_1/stream"),
@@ -83,6 +87,10 @@ GUARDED = [
     ("POST", "/v1/_pause"),
     ("POST", "/v1/_resume"),
     ("GET", "/v1/_state"),
+    ("POST", "/v1/hooks"),
+    ("GET", "/v1/hooks"),
+    ("DELETE", "/v1/hooks/hook_1"),
+    ("DELETE", "/v1/hooks/"),
     ("GET", "/v1/_me"),
     ("GET", "/v1/_concurrency/stats"),
     ("GET", "/v1/_resolver"),

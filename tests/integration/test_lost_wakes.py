@@ -7,10 +7,12 @@ import contextlib
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from events import inbox
+from events.log import Log, LogFull
 from events.nats_api import Api
 from tests.e2e.proofs import prove_everything
 from tests.e2e.turns import Call, reply
@@ -28,6 +30,12 @@ agents:
     model: gpt-fake-1
     allowed_tools: [Interruption]
     interruption: {enabled: true}
+"""
+
+FAMILY = """
+agents:
+  boss: {provider: anthropic, model: m-1, allowed_tools: [Agent]}
+  helper: {provider: openai, model: m-2}
 """
 
 TALKS, QUESTIONS, CLIENTS = 24, 6, 4
@@ -116,3 +124,44 @@ async def answered(gateway: GatewayUnderTest, run_id: str) -> bool | None:
     """Whether the run has said something twice, and waits again."""
     rows = await gateway.runtime.views.queries.transcript_of_run(run_id)
     return [row.type for row in rows].count("awaiting_input") == 2 or None
+
+
+class FullForMessages:
+    """A log that has no room for what children tell their parents."""
+
+    def __init__(self, log: Log) -> None:
+        self._log = log
+        self.refused = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._log, name)
+
+    async def append(self, subject: str, data: bytes, **options: Any) -> int:
+        if subject.endswith(".inbox"):
+            self.refused += 1
+            raise LogFull("no room")
+        return await self._log.append(subject, data, **options)
+
+
+async def test_a_childs_end_that_nobody_told_is_found_by_its_parked_parent(tmp_path: Path) -> None:
+    told = asyncio.Event()
+    async with FakeVendor() as vendor:
+        spawn = Call("c1", "Agent", {"op": "spawn", "name": "helper", "prompt": "help"})
+        vendor.script(reply("anthropic", calls=[spawn]), reply("openai", "helped", told))
+        async with serving(tmp_path, FAMILY, environment(vendor)) as gateway:
+            store = gateway.runtime.store
+            parent = await start(gateway, "boss")
+            await until(lambda: parked(gateway, 1))
+            log, full = store.log, FullForMessages(store.log)
+            store.log = full  # type: ignore[assignment]
+            vendor.script(reply("anthropic", "thanks"))
+            told.set()
+            await until(lambda: is_refused(full))
+            store.log = log
+            status = await gateway.ended(parent["agent_id"])
+            assert (status["status"], status["stop_reason"]) == ("completed", "end_turn")
+            await prove_everything(store)
+
+
+async def is_refused(log: FullForMessages) -> bool | None:
+    return log.refused > 0 or None

@@ -403,6 +403,21 @@ def test_volumes_become_absolute_against_the_working_directory(tmp_path: Path) -
     assert volumes["l"].path == str(tmp_path / "link")
 
 
+def test_an_unknown_embedder_is_told_the_known_ones_in_order(tmp_path: Path) -> None:
+    text = "memory: {embedder: {provider: zzz, model: x}}"
+    with pytest.raises(ConfigError, match=r'unknown embedder "zzz"; use anthropic, gemini, openai'):
+        load_text(tmp_path, text)
+    with pytest.raises(ConfigError, match="use anthropic, gemini, openai, stub"):
+        load_text(tmp_path, text, {"LOOMCYCLE_EMBEDDER_STUB": "1"})
+
+
+def test_an_embedder_without_its_key_is_warned_of(tmp_path: Path) -> None:
+    text = "memory: {embedder: {provider: anthropic, model: voyage-4}}"
+    (warning,) = load_text(tmp_path, text).warnings
+    assert "VOYAGE_API_KEY is not set" in warning
+    assert load_text(tmp_path, text, {"VOYAGE_API_KEY": "k"}).warnings == ()
+
+
 def test_event_driven_system_channels_need_no_period(tmp_path: Path) -> None:
     names = (
         "_system/runtime-state",

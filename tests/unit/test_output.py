@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from msgspec import Raw
 from msgspec.structs import replace
 
+from events.plan import decode_plan, encode_plan
 from events.vocabulary import Event, OutputRejected, Text
 from replay.machine import AwaitInput, Finish, RejectOutput, closing, next_effect
 from replay.output import MAX_DEPTH, MAX_PROBLEM, TOO_DEEP, problem, schema_problem
@@ -141,6 +142,12 @@ def test_every_json_value_fits_the_schema_that_allows_all(value: Any) -> None:
 STRICT = replace(PLAN, output_schema=raw(PERSON))
 WRONG: list[Event] = [Text(text="hello"), costs(), answers()]
 RIGHT: list[Event] = [Text(text='{"name":"Ann"}'), costs(), answers()]
+
+
+def test_a_plan_keeps_its_schema_byte_for_byte() -> None:
+    again = decode_plan(encode_plan(STRICT)[1])
+    assert bytes(again.output_schema) == bytes(STRICT.output_schema)  # type: ignore[arg-type]
+    assert decode_plan(encode_plan(PLAN)[1]) == PLAN
 
 
 def rejected() -> OutputRejected:

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from msgspec import Raw
+from msgspec import UNSET, Raw
 
 from events.plan import Budget, Compaction, Interruption, Pair, Routing, RunPlan
 from loomcycle.config.loaded import LoadedConfig
@@ -40,7 +40,7 @@ def test_an_agent_without_settings_has_the_defaults(tmp_path: Path) -> None:
     assert (plan.compaction, plan.budget, plan.interruption) == (
         Compaction(), None, Interruption(),
     )  # fmt: skip
-    assert (plan.output_schema, plan.require_approval, plan.approval_timeout_ms) == (None, (), 0)
+    assert (plan.output_schema, plan.require_approval, plan.approval_timeout_ms) == (UNSET, (), 0)
     assert (plan.max_concurrent_children, plan.max_iterations) == (4, 16)
     assert plan.extra == {}
 

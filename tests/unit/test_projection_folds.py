@@ -17,9 +17,10 @@ from projections.framework import Change, Write
 from projections.memory.fold import fold as fold_memory
 from projections.runs.fold import awaited
 from projections.runs.fold import fold as fold_runs
-from projections.sources import (, InboxPost
+from projections.sources import (
     Decoder,
     Hold,
+    InboxPost,
     Item,
     JournalFault,
     MemoryFault,

@@ -46,6 +46,21 @@ def test_a_missing_provider_names_the_variable_to_set(provider_id: str, text: st
     assert registry.missing()[provider_id] == text
 
 
+def test_excluded_providers_say_what_is_not_set() -> None:
+    environ = {"OPENAI_API_KEY": "k", "GEMINI_API_KEY": "k\n?", "OLLAMA_BASE_URL": "disabled"}
+    excluded = build_providers({**environ, "DEEPSEEK_API_KEY": "k", "DEEPSEEK_BASE_URL": "x"})
+    assert excluded.excluded() == {
+        "anthropic": "ANTHROPIC_API_KEY not set",
+        "deepseek": "DEEPSEEK_BASE_URL is not a URL",
+        "gemini": "GEMINI_API_KEY cannot be sent as an HTTP header",
+        "ollama": "OLLAMA_API_KEY not set",
+        "ollama-local": "OLLAMA_BASE_URL not configured",
+        "anthropic-oauth-dev": "anthropic-oauth-dev not registered",
+        "mock": "LOOMCYCLE_MOCK_ENABLED not set",
+        "mock-stable": "LOOMCYCLE_MOCK_ENABLED not set",
+    }
+
+
 def test_code_js_passes_the_check_only_when_enabled() -> None:
     with pytest.raises(ProviderNotConfigured) as caught:
         build_providers({}).check("code-js")

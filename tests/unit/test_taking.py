@@ -63,7 +63,7 @@ async def taken(
         epoch=1,
         now_ns=lambda: 100,
         observer=Silent(),
-        masker=Redaction(Redactor({}, shapes=False)).for_run({"db": "hunter2hunter2"}),
+        masker=Redaction(Redactor([], shapes=False)).for_run({"db": "hunter2hunter2"}),
     )
     before = len(state.messages)
     journal.inbox = [message(item, seq) for seq, item in enumerate(items, 1)]

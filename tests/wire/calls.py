@@ -83,6 +83,7 @@ async def provider_of(
 ) -> AsyncIterator[Provider]:
     """The provider, calling ``vendor``; its pool is closed at the end."""
     environ = environment(vendor, **(settings or {}))
+    vendor.listings.clear()  # nobody probes a provider on its own
     registry = build_providers(environ, sleep=sleep or Sleeps())
     try:
         yield registry.get(provider_id)

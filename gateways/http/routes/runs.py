@@ -35,8 +35,8 @@ BEFORE_ALL = "0"
 
 RESPOND_ASYNC = "respond-async"
 
-DIGITS = 19
-"""No position has more."""
+LARGEST = 2**53
+"""No position is beyond it."""
 
 
 class SessionFrame(Struct, frozen=True, tag_field="type", tag="session"):
@@ -263,5 +263,6 @@ def position_of(request: Request) -> tuple[str, Position]:
             raise Refusal(400, f"after: {cause}") from None
         return ".".join(map(str, position[: given.count(".") + 1])), position
     seq = request.query_params.get("from_seq", "")
-    text = seq if seq.isascii() and seq.isdigit() and len(seq) <= DIGITS else BEFORE_ALL
-    return text, Position(int(text))
+    number = int(seq) if seq.isascii() and seq.isdigit() and len(seq) <= 16 else 0
+    known = number if number <= LARGEST else 0
+    return str(known), Position(known)

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec import Raw
 
-from events import inbox, state
+from events import hooks, inbox, state
 from events import vocabulary as v
 from events.commit import NewEvent
 from events.log import EventStore, Message
@@ -103,6 +103,8 @@ def messages(store: EventStore) -> list[tuple[str, bytes]]:
             (held.subject(store.subjects), held.commit(*ending())),
         ],
         [_memory(store, f"k{i % 3}", None if i == 4 else str(i)) for i in range(7)],
+        [_evaluation(store, f"eval_{i % 3}", i) for i in range(4)],
+        [_hook(store, f"h{i % 3}", f"hook_{i}", gone=i == 4) for i in range(7)],
     ]
     mixed: list[tuple[str, bytes]] = []
     while any(lists):
@@ -116,6 +118,27 @@ def _memory(store: EventStore, key: str, value: str | None) -> tuple[str, bytes]
         scope="agent", scope_id="a", key=key, op="set", created_at_ns=1, updated_at_ns=2, **changed
     )
     return store.subjects.memory("", "agent", "a", key), state.encode(event)
+
+
+def _hook(store: EventStore, name: str, ident: str, *, gone: bool) -> tuple[str, bytes]:
+    event: hooks.HookEvent = hooks.HookRegistered(
+        id=ident, owner="app", name=name, phase="pre", callback_url="http://x", registered_at_ns=1
+    )
+    if gone:
+        event = hooks.HookDeleted(id=ident, owner="app", name=name)
+    return store.subjects.state("hook", "", "app", name), hooks.encode(event)
+
+
+def _evaluation(store: EventStore, ident: str, score: float) -> tuple[str, bytes]:
+    event = evaluations.EvaluationSubmitted(
+        eval_id=ident,
+        run_id="r_00000000000000a1",
+        score=score,
+        dimensions={"tone": score, "facts": 1.0},
+        emitter_role="self",
+        created_at_ns=1,
+    )
+    return store.subjects.state("eval", "", event.run_id, ident), evaluations.encode(event)
 
 
 async def fill(store: EventStore) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from events import inbox
@@ -18,9 +20,13 @@ OTHER = "r_ff000000000000b2"
 NOW = 100 * SECOND
 
 
-def asks(ident: str, kind: str = "answer", until_ns: int = 0, **body: object) -> list[v.Event]:
-    given = {"kind": "question", "question": f"{ident}?", "priority": "normal"} | body
-    shown = v.InterruptionBody(interrupt_id=ident, **given)  # type: ignore[arg-type]
+def asks(ident: str, kind: str = "answer", until_ns: int = 0, **body: Any) -> list[v.Event]:
+    given: dict[str, Any] = {
+        "kind": "question",
+        "question": f"{ident}?",
+        "priority": "normal",
+    } | body
+    shown = v.InterruptionBody(interrupt_id=ident, **given)
     waiting = v.CallWaiting(
         tool_use_id=f"call of {ident}",
         kind=kind,  # type: ignore[arg-type]
@@ -55,7 +61,7 @@ def answer(ident: str, text: str, message: str = "i_1") -> inbox.AnswerMessage:
 
 async def test_a_question_is_described_with_its_run(world: World, views: Views) -> None:
     journal = await asking(world, user_id="u1", agent_id="a_1")
-    body = {"options": ("yes", "no"), "context": "the car", "priority": "high"}
+    body: dict[str, Any] = {"options": ("yes", "no"), "context": "the car", "priority": "high"}
     await world.append(journal, *asks("q", until_ns=NOW + 1, **body))
     found = await row(world, views, "q")
     assert found == Interrupt(

@@ -1,0 +1,116 @@
+"""A tree of runs over three processes near its budget, one of them killed: no overrun, no drift."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+
+from events.budget import Amount
+from events.log import EventStore
+from loomcycle.loading import Plans, load
+from tests.e2e.ledgers import ledger_of
+from tests.e2e.proofs import open_log, prove_everything, runs_in
+from tests.e2e.replicas import Replica, replicas, settings
+from tests.wire.gateway import sse_frames, until
+from tests.wire.vendors import (
+    FakeVendor,
+    Hold,
+    Reply,
+    anthropic_events,
+    anthropic_text,
+    anthropic_tool_call,
+    environment,
+    sse,
+)
+
+pytestmark = pytest.mark.integration
+
+LIMIT = 30_000
+CHILDREN = 30
+
+CONFIG = f"""
+concurrency: {{max_concurrent_runs: 3}}
+runtime: {{reader_grace_ms: 60000}}
+agents:
+  boss:
+    provider: anthropic
+    model: m-1
+    max_tokens: 100
+    allowed_tools: [Agent]
+    max_concurrent_children: {CHILDREN}
+    max_tokens_total: {LIMIT}
+  hand: {{provider: anthropic, model: m-1, max_tokens: 1000}}
+"""
+
+SPAWNS = {
+    "op": "parallel_spawn",
+    "spawns": [{"name": "hand", "prompt": f"part {i}"} for i in range(CHILDREN)],
+}
+
+
+async def test_children_of_three_processes_stay_within_the_budget_when_one_is_killed(
+    tmp_path: Path,
+) -> None:
+    go_on = asyncio.Event()
+    answer = anthropic_events([{"type": "text", "text": "ok"}], input_tokens=20, output_tokens=900)
+    async with FakeVendor() as vendor:
+        vendor.script(anthropic_tool_call("Agent", SPAWNS, input_tokens=700))
+        vendor.script(*(Reply([Hold(go_on), sse(*answer)]) for _ in range(CHILDREN)))
+        vendor.script(
+            *(anthropic_text("ok", input_tokens=20, output_tokens=950) for _ in range(90))
+        )
+        environ = settings(tmp_path, **environment(vendor))
+        async with replicas(tmp_path, CONFIG, environ, "one", "two", "three") as processes:
+            first, second, _ = processes
+            reading = asyncio.create_task(start(second))
+            await vendor.wait_for(lambda v: len(v.requests) > 20)
+            second.kill()
+            await second.gone()
+            await asyncio.gather(reading, return_exceptions=True)
+            go_on.set()
+            async with open_log(tmp_path / "data") as store:
+                await until(lambda: all_ended(store))
+            await first.stop()
+        async with open_log(tmp_path / "data") as store:
+            await check(store)
+
+
+async def start(replica: Replica) -> None:
+    reply = await replica.http.post("/v1/runs", json={"agent": "boss", "prompt": "go"})
+    sse_frames(reply.text)
+
+
+async def all_ended(store: EventStore) -> bool | None:
+    plans = Plans(store)
+    runs = await runs_in(store)
+    for tenant, run in runs:
+        loaded = await load(store, plans, tenant, run)
+        if loaded is None or loaded.state.finished is None:
+            return None
+    return True if len(runs) == CHILDREN + 1 else None
+
+
+async def check(store: EventStore) -> None:
+    """What the ledger says is what the journals say, and within the limit."""
+    await prove_everything(store)
+    plans = Plans(store)
+    spent: dict[str, int] = {}
+    refused = 0
+    root = ""
+    for tenant, run in await runs_in(store):
+        loaded = await load(store, plans, tenant, run)
+        assert loaded is not None
+        state = loaded.state
+        root = root if state.started.root else run
+        refused += bool(state.budget_refused)
+        spent[run] = sum(u.input_tokens + u.output_tokens for u in state.spend.values())
+    ledger, _ = await ledger_of(store, root)
+    told = {run: entry.spent.tokens for run, entry in ledger.entries.items()}
+    assert {run: told.get(run, 0) for run in spent} == spent
+    assert all(entry.reserved == Amount() for entry in ledger.entries.values())
+    assert ledger.spent.tokens == sum(spent.values()) <= LIMIT
+    assert refused > 0, json.dumps(spent)
+    assert sum(tokens > 0 for tokens in spent.values()) > CHILDREN // 2
