@@ -100,6 +100,20 @@ _EXACT_ONLY: dict[type[Event], tuple[str, ...]] = {
 }
 """Prose of people and models: exact values only (``UserInput``, with its segments, too)."""
 
+_Fields = tuple[tuple[str, str], ...]
+
+
+def _fields(paths: tuple[str, ...]) -> _Fields:
+    """(holder, field) of each path; the holder of a field of the event itself is ""."""
+    return tuple((outer, inner) for outer, _, inner in (path.rpartition(".") for path in paths))
+
+
+_TEXTS: dict[type[Event], tuple[_Fields, bool]] = {
+    **{kind: (_fields(paths), False) for kind, paths in _BOTH_TIERS.items()},
+    **{kind: (_fields(paths), True) for kind, paths in _EXACT_ONLY.items()},
+}
+"""Type -> its fields that may hold a secret, and whether only exact values are masked."""
+
 
 class RunMasker:
     """Masks the events of one run and remembers what each placeholder stands for.
@@ -114,13 +128,9 @@ class RunMasker:
 
     def mask(self, event: Event) -> Event:
         """The event as it may be stored: the same object when nothing was masked."""
-        kind = type(event)
-        paths = _EXACT_ONLY.get(kind)
-        if paths is not None:
-            return self._masked(event, paths, exact_only=True)
-        paths = _BOTH_TIERS.get(kind)
-        if paths is not None:
-            return self._masked(event, paths, exact_only=False)
+        texts = _TEXTS.get(type(event))
+        if texts is not None:
+            return self._masked(event, *texts)
         if isinstance(event, UserInput):
             payload = tuple(self._segment(segment) for segment in event.payload)
             if all(a is b for a, b in zip(payload, event.payload, strict=True)):
@@ -128,9 +138,8 @@ class RunMasker:
             return replace(event, payload=payload)
         return event
 
-    def _masked(self, event: Event, paths: tuple[str, ...], *, exact_only: bool) -> Event:
-        for path in paths:
-            outer, _, inner = path.rpartition(".")
+    def _masked(self, event: Event, fields: _Fields, exact_only: bool) -> Event:
+        for outer, inner in fields:
             holder = getattr(event, outer) if outer else event
             value = getattr(holder, inner)
             masked = self._value(value, exact_only)

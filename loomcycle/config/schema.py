@@ -214,7 +214,8 @@ class PrincipalConfig(Struct, frozen=True, kw_only=True):
 
 
 class PriceConfig(Struct, frozen=True, kw_only=True):
-    """Price of a model in US dollars per million tokens."""
+    """Price of a model in US dollars per million tokens; under `provider/model`, a model's name
+    or a pattern of either (`gpt-*`). Budgets in money need one for each model they meet."""
 
     input_per_mtok: NonNegativeFloat = 0.0
     output_per_mtok: NonNegativeFloat = 0.0

@@ -16,6 +16,8 @@ from msgspec import Raw, Struct
 from events.commit import CommitHeader, EventHeader
 from events.vocabulary import (
     CallWaiting,
+    CompactionMade,
+    CompactionSkipped,
     Done,
     Event,
     InterruptClosed,
@@ -48,6 +50,8 @@ _FOLDED = frozenset(
         ToolResult,
         CallWaiting,
         InterruptClosed,
+        CompactionMade,
+        CompactionSkipped,
     )
 )
 
@@ -154,11 +158,15 @@ class _Stretch:
                 _add(self, header.run, head, event)
 
     def use(self, usage: UsageTotals) -> None:
+        self.add_up_tokens(usage)
+        self.name(usage)
+
+    def add_up_tokens(self, usage: UsageTotals) -> None:
+        """Of any call; a summary's does not tell which model serves the run."""
         self.input += usage.input_tokens
         self.output += usage.output_tokens
         self.cache_creation += usage.cache_creation_input_tokens
         self.cache_read += usage.cache_read_input_tokens
-        self.name(usage)
 
     def name(self, usage: UsageTotals) -> None:
         """Names and the window are those of the last usage that has them."""
@@ -216,6 +224,10 @@ def _add(changes: _Stretch, run: str, head: EventHeader, event: Event | Unrecogn
     match event:
         case Usage():
             changes.use(event.usage)
+        case CompactionMade(usage=UsageTotals() as usage):
+            changes.add_up_tokens(usage)
+        case CompactionSkipped(usage=UsageTotals() as usage):
+            changes.add_up_tokens(usage)
         case Done():
             changes.name(event.usage)
         case ToolCall(tool_use=call):

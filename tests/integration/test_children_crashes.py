@@ -151,7 +151,7 @@ async def test_children_elsewhere_and_the_death_of_either_side(tmp_path: Path, v
             async with open_log(data) as store:
                 held = await until_elsewhere(store, 2)
             assert sorted(map(len, held.values()))[0] > 0
-            await vendor.wait_for(lambda v: asked(v) >= 64)
+            await vendor.wait_for(lambda v: asked(v) >= 60)
             died: Replica = both[0] if victim == "parent" else both[1]
             lives: Replica = both[1] if victim == "parent" else both[0]
             died.kill()

@@ -126,10 +126,15 @@ async def test_an_idle_runtime_pauses_at_once_and_refuses_starts(gateway: Gatewa
     assert done.pop("duration_ms") < 500
     assert done == {"state": "paused", "force_cancelled_count": 0, "paused_runs_count": 0}
     assert await state(http) == ("paused", 0)
-    for path in ("/v1/runs", "/v1/runs"):
-        refused = await http.post(path, json={"agent": "speaker", "prompt": "hi"})
-        assert (refused.status_code, refused.json()["code"]) == (503, "runtime_paused")
-        assert "retry-after" not in refused.headers
+    refused = await http.post("/v1/runs", json={"agent": "speaker", "prompt": "hi"})
+    assert (refused.status_code, refused.json()["code"]) == (503, "runtime_paused")
+    assert "retry-after" not in refused.headers
+    content = [{"type": "trusted-text", "text": "hi"}]
+    spawn = {"agent": "speaker", "segments": [{"role": "user", "content": content}]}
+    batch = await http.post("/v1/runs:batch", json={"spawns": [spawn]})
+    (entry,) = batch.json()["results"]
+    assert entry["status"] == "failed"
+    assert entry["error"].startswith("runtime paused")
     wrong = await http.post("/v1/runs", json={"agent": "nobody", "prompt": "hi"})
     assert wrong.status_code == 400, "a bad request is told first"
     again = await http.post("/v1/_pause")

@@ -184,7 +184,7 @@ async def test_a_meaningless_event_id_is_refused(gateway: GatewayUnderTest) -> N
 
 async def test_an_event_id_is_echoed_in_its_plain_form(gateway: GatewayUnderTest) -> None:
     run_id = (await gateway.run())[1].data["run_id"]
-    for value, plain in ((" 1_0\n", "10"), ("+7\n.1. 2", "7.1.2")):
+    for value, plain in ((" 10\n", "10"), ("007.1.2", "7.1.2")):
         response = await gateway.http.get(f"/v1/runs/{run_id}/stream", params={"after": value})
         assert response.text.startswith(f"id: {plain}\nevent: agent\n")
 

@@ -73,7 +73,9 @@ async def test_a_server_whose_log_answers_is_ready(gateway: GatewayUnderTest) ->
 
 GUARDED = [
     ("POST", "/v1/runs"),
+    ("POST", "/v1/runs:batch"),
     ("POST", "/v1/runs/r_1/input"),
+    ("POST", "/v1/runs/r_1/compact"),
     ("GET", "/v1/runs/r_1/interrupts"),
     ("POST", "/v1/runs/r_1/interrupts/intr_1/resolve"),
     ("GET", "/v1/users/u_1/interrupts"),

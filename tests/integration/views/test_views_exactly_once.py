@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec import Raw
 
-from events import hooks, inbox, state
+from events import evaluations, hooks, inbox, state
 from events import vocabulary as v
 from events.commit import NewEvent
 from events.log import EventStore, Message
@@ -224,7 +224,7 @@ def test_a_projector_killed_at_any_await_writes_every_row_once(lives: list[int])
             expected = await fold_at_once(backend, store)
             assert await fold_with_kills(backend, store, lives) == expected
         assert len(expected["runs"]) == 9
-        assert all(expected[table] for table in ("runs", "transcripts", "memory"))
+        assert all(expected[table] for table in ("runs", "transcripts", "memory", "evaluations"))
 
     asyncio.run(scenario())
 
