@@ -70,8 +70,12 @@ class _MessageAnswer(Struct, frozen=True):
     message: StoredMessage
 
 
-class _Names(Struct, frozen=True):
-    streams: list[str] | None = None
+class _Listed(Struct, frozen=True):
+    config: dict[str, Any]
+
+
+class _List(Struct, frozen=True):
+    streams: list[_Listed] | None = None
 
 
 _ack_decoder = msgspec.json.Decoder(PubAck)
@@ -129,10 +133,10 @@ class Api:
             raise Refused(error_body)
         return msgspec.json.decode(data, type=answer)
 
-    async def names(self, filter_subject: str) -> set[str]:
-        """Names of the streams that hold subjects of the filter."""
-        answer = await self._typed("STREAM.NAMES", {"subject": filter_subject}, _Names)
-        return set(answer.streams or ())
+    async def configs(self, filter_subject: str) -> dict[str, dict[str, Any]]:
+        """Settings, by name, of the streams that hold subjects of the filter (at most 256)."""
+        answer = await self._typed("STREAM.LIST", {"subject": filter_subject}, _List)
+        return {stream.config["name"]: stream.config for stream in answer.streams or ()}
 
     async def create_stream(self, config: dict[str, Any]) -> None:
         """Create; a stream that exists already, whatever its settings, is left alone."""

@@ -165,6 +165,12 @@ class Link(Client):
         with contextlib.suppress(NatsError, OSError, TimeoutError):
             await self.flush(timeout=2)
 
+    async def _process_pong(self) -> None:
+        """A waiter that gave up or was cancelled must not end the connection's read loop."""
+        if self._pongs and self._pongs[0].done():
+            self._pongs[0] = asyncio.get_running_loop().create_future()
+        await super()._process_pong()
+
     def fresh_inbox(self) -> str:
         """A subject nobody else listens on."""
         return f"_INBOX.{self._nuid.next().decode()}"

@@ -29,7 +29,11 @@ class NatsLive:
             receive(data)
 
         sid = self._link.attach(self._subjects.live(run_id), on_message)
-        await self._link.settle()
+        try:
+            await self._link.settle()
+        except BaseException:
+            self._link.detach(sid)
+            raise
         return lambda: self._link.detach(sid)
 
     async def pokes(self, receive: Callable[[str, bytes], None]) -> Callable[[], None]:

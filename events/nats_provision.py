@@ -1,7 +1,8 @@
 """Creates the streams that a server lacks: at connect, and again after a server came back.
 
-Only creates. A stream that exists is left as it is, so several processes may do this at once and
-an operator's own settings survive. Changing a start queue's bounds is the one exception.
+A stream that exists keeps its settings, so several processes may do this at once and an
+operator's own ones survive; only subjects that a newer version needs are added to it, and the
+bounds of the start queue are set.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from events.log import LogError
 from events.nats_api import Api
@@ -51,7 +53,8 @@ class Provision:
             await self._create([spec for spec in STREAMS if spec.storage == "memory"])
 
     async def _create(self, specs: Sequence[StreamSpec]) -> None:
-        present = await self._api.names(f"{self._prefix}.>")
+        present = await self._api.configs(f"{self._prefix}.>")
+        await self._widen(present, specs)
         missing = [spec for spec in specs if spec.stream(self._prefix) not in present]
         await asyncio.gather(
             *(
@@ -63,6 +66,17 @@ class Provision:
                 for spec in missing
             )
         )
+
+    async def _widen(self, present: dict[str, dict[str, Any]], specs: Sequence[StreamSpec]) -> None:
+        """Let streams of an older version hold the subjects of this one."""
+        for spec in specs:
+            config = present.get(spec.stream(self._prefix))
+            needed = spec.config(self._prefix, self._replicas)["subjects"]
+            if config is None or set(needed) <= set(config["subjects"]):
+                continue
+            subjects = sorted({*config["subjects"], *needed})
+            log.info("stream %s holds more subjects from now on", config["name"])
+            await self._api.update_stream({**config, "subjects": subjects})
 
     async def limit_starts(self, total: int, per_user: int) -> None:
         """Bound the start queue; the bounds are kept for a queue that must be created again."""

@@ -122,7 +122,6 @@ class RunPlan(Struct, frozen=True, omit_defaults=True, kw_only=True):
     effort: str = ""
     sampling: Sampling = Sampling()
     max_iterations: int = 16
-    retry_attempts: int = 0
     context_window: int = 0
     tool_parallelism: int = 8
     code: str | None = None

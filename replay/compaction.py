@@ -222,9 +222,8 @@ def _flat(span: Sequence[Message]) -> list[str]:
                     if text:
                         parts.append(f"{message.role}: {text}")
                 case ToolUse(_, name, arguments):
-                    parts.append(
-                        f"{message.role}: [tool call] {name} {bytes(arguments).decode(errors='replace')}"
-                    )
+                    given = bytes(arguments).decode(errors="replace")
+                    parts.append(f"{message.role}: [tool call] {name} {given}")
                 case ToolResult(_, name, text):
                     if text:
                         parts.append(f"{message.role}: [result of {name}] {text}")

@@ -8,8 +8,11 @@ from __future__ import annotations
 
 from events.vocabulary import CallWaiting, Event, InterruptClosed, RunParked
 from replay.interrupts import TOOL, interrupt_id, open_questions
-from replay.machine import CallModel, CallTools, Park, next_effect
+from replay.machine import CallModel, CallTools, Compact, Park, StartChildren, next_effect
 from replay.state import State
+
+LEFT_FOR_LATER = (CallModel, CallTools, Compact, StartChildren)
+"""Effects that do not begin while the runtime is paused."""
 
 DERIVED = 8
 """Digits at the end of an id that follow from its call; those before tell the time."""
@@ -31,7 +34,7 @@ def problem(state: State, event: Event) -> str:
 def _parked(state: State, event: RunParked) -> str:
     effect = next_effect(state)
     if event.reason == "pause":
-        return "" if isinstance(effect, CallModel) else "paused where no model call was due"
+        return "" if isinstance(effect, LEFT_FOR_LATER) else "paused where nothing was to begin"
     if not isinstance(effect, Park):
         return f"let go for {event.reason} where something is left to do"
     if (event.reason, event.until_ns) != (effect.reason, effect.until_ns):

@@ -19,10 +19,14 @@ def rfc3339_nano(unix_ns: int) -> str:
 
 def parse_rfc3339(text: str) -> int:
     """Unix nanoseconds; digits behind the ninth are dropped. Raises ValueError."""
+    wrong = f'"{text}" is not an RFC 3339 time such as 2026-01-31T09:30:00Z'
     match = _RFC3339.fullmatch(text)
     if match is None:
-        raise ValueError(f'"{text}" is not an RFC 3339 time such as 2026-01-31T09:30:00Z')
+        raise ValueError(wrong)
     moment, fraction, zone = match.groups()
     zone = "+00:00" if zone in "Zz" else zone
-    seconds = int(datetime.fromisoformat(moment.upper() + zone).timestamp())
+    try:
+        seconds = int(datetime.fromisoformat(moment.upper() + zone).timestamp())
+    except ValueError:
+        raise ValueError(wrong) from None
     return seconds * _SECOND_NS + int(f"{fraction or '':0<9}"[:9])

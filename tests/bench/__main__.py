@@ -10,7 +10,16 @@ from pathlib import Path
 
 from rich.console import Console
 
-from tests.bench import hot_path, journals, parked, report, starts, throughput
+from tests.bench import (
+    fan_out,
+    hot_path,
+    journals,
+    parked,
+    reactions,
+    report,
+    starts,
+    throughput,
+)
 from tests.bench.bench import Bench, Unavailable
 from tests.bench.deployment import ROOT
 from tests.bench.machine import this_machine
@@ -29,6 +38,9 @@ SECTIONS: dict[str, Callable[[Bench], None]] = {
     "program": journals.program,
     "recovery": starts.recovery,
     "parked": parked.parked,
+    "fan-out": fan_out.fan_out,
+    "inputs": reactions.inputs,
+    "cancels": reactions.cancels,
 }
 DOCUMENT = ROOT / "docs" / "performance.md"
 

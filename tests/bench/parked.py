@@ -99,11 +99,13 @@ async def _park(port: int, count: int) -> list[str]:
 
     await asyncio.gather(*(client() for _ in range(AT_ONCE)))
     for _ in range(2):
-        await _at_rest(port)
+        await at_rest(port)
     return runs
 
 
-async def _at_rest(port: int) -> None:
+async def at_rest(port: int) -> None:
+    """Wait until the server advances no run and none waits for it."""
+
     async def active() -> int:
         _, _, body = await request(port, "GET", "/v1/_concurrency/stats")
         stats = json.loads(body)

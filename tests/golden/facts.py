@@ -19,7 +19,19 @@ from loomcycle.live import LiveRuns
 from loomcycle.loading import NO_PLAN, Plans, opening, read_commits, session_history
 from replay.conversation import Message
 from replay.fold import apply
-from replay.machine import CODE_PROVIDER, CallModel, CallTools, Finish, next_effect
+from replay.machine import (
+    CODE_PROVIDER,
+    AwaitInput,
+    CallModel,
+    CallTools,
+    CloseCall,
+    Compact,
+    Finish,
+    Park,
+    RejectOutput,
+    StartChildren,
+    next_effect,
+)
 from replay.program import program_hash, program_of
 from replay.request import hash_of, model_request
 from replay.state import Phase, State
@@ -42,6 +54,10 @@ class EffectFact(Struct, frozen=True, omit_defaults=True, kw_only=True):
     status: str = ""
     stop_reason: str = ""
     error: str = ""
+    entries: tuple[int, ...] = ()
+    text: str = ""
+    is_error: bool = False
+    until_ns: int = 0
 
 
 class StateFacts(Struct, frozen=True, kw_only=True):
@@ -178,6 +194,29 @@ def _effect_fact(state: State, effect: object) -> EffectFact:
             return EffectFact(
                 after=state.n, kind="finish", status=status, stop_reason=stop_reason, error=error
             )
+        case StartChildren(call, spawns):
+            return EffectFact(
+                after=state.n,
+                kind="start_children",
+                calls=(call.id,),
+                entries=tuple(index for index, _ in spawns),
+            )
+        case CloseCall(call, text, is_error):
+            return EffectFact(
+                after=state.n,
+                kind="close_call",
+                calls=(call.id,),
+                text=_shown(text),
+                is_error=is_error,
+            )
+        case Compact(trigger):
+            return EffectFact(after=state.n, kind="compact", text=trigger)
+        case RejectOutput(error):
+            return EffectFact(after=state.n, kind="reject_output", error=error)
+        case AwaitInput(since_turn):
+            return EffectFact(after=state.n, kind="await_input", iteration=since_turn)
+        case Park(reason, until_ns):
+            return EffectFact(after=state.n, kind="park", text=reason, until_ns=until_ns)
         case _:
             return EffectFact(after=state.n, kind="halt")
 

@@ -8,22 +8,26 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+from events.commit import decode
 from events.ids import first_run_of
+from events.log import EventStore
 from loomcycle.auth import OPEN
 from loomcycle.commands.cancel import cancel_run
 from loomcycle.commands.requests import RunRequest
 from loomcycle.commands.runs import StartedRun
 from loomcycle.config import load
 from loomcycle.runtime import Runtime, open_runtime
+from tests.golden.agents import configuration
 from tests.wire.vendors import FakeVendor, Reply, openai_chunk, openai_usage, sse
 from tests.wire.vendors import environment as vendor_environment
+from tests.wire.witness import Pay
 
 USER = "golden-user"
 
@@ -35,39 +39,12 @@ CREDENTIAL = "golden-credential-of-the-run"
 
 PATIENCE_S = 30.0
 
-AGENTS = """
-  plain: {provider: mock, model: mock-generic}
-  prompted: {provider: mock, model: mock-generic, system_prompt: "You are brief."}
-  stepper: {provider: mock, model: mock-steps-1, allowed_tools: [Memory], memory_scopes: [user]}
-  counter:
-    {provider: mock, model: mock-steps-9, max_iterations: 2, allowed_tools: [Memory],
-     memory_scopes: [user]}
-  asker: {provider: openai, model: gpt-golden, allowed_tools: [Memory], memory_scopes: [user]}
-  thinker: {provider: anthropic, model: claude-golden, allowed_tools: [Memory],
-            memory_scopes: [user]}
-  program:
-    provider: code-js
-    model: program
-    allowed_tools: [Memory]
-    memory_scopes: [user]
-    code: |
-      function run(input) {
-        var roll = Math.floor(Math.random() * 1000);
-        Memory.set({scope: "user", key: "roll", value: {roll: roll, at: Date.now()}});
-        var seen = Memory.incr({scope: "user", key: "seen", delta: 2});
-        return "rolled " + roll + ", seen " + JSON.stringify(seen);
-      }
-  faulty:
-    provider: code-js
-    model: faulty
-    allowed_tools: [Memory]
-    memory_scopes: [user]
-    code: |
-      function run(input) {
-        Memory.set({scope: "user", key: "tried", value: true});
-        throw new Error("no answer to " + input.prompt);
-      }
-"""
+MakeOn = Callable[["Stage"], Awaitable[str]]
+"""Makes a run on a stage that others use too; its id."""
+
+Export = Callable[[EventStore, str], Awaitable[None]]
+MakeIn = Callable[[Path, FakeVendor, Export], Awaitable[None]]
+"""Makes a run on stages of its own, and hands it over while one is open."""
 
 
 @dataclass
@@ -115,6 +92,24 @@ class Stage:
     async def cancel(self, run: StartedRun, reason: str) -> None:
         assert await cancel_run(self.runtime.services, run.tenant, run.run_id, reason)
 
+    async def say(self, run: StartedRun, text: str) -> None:
+        await self.runtime.inputs.send(OPEN, run.run_id, text, "api")
+
+    async def answer(self, run: StartedRun, interrupt_id: str, answer: str) -> None:
+        await self.runtime.interrupts.resolve(
+            OPEN, run.run_id, interrupt_id, answer=answer, resolved_by="api"
+        )
+
+    async def parked(self, run: StartedRun) -> None:
+        """Wait until nobody holds ``run`` any more."""
+        store = self.runtime.store
+        async with asyncio.timeout(PATIENCE_S):
+            while True:
+                last = await store.log.last(store.subjects.journal(run.tenant, run.run_id))
+                if last is not None and decode(last.data).header.events[-1].type == "run.parked":
+                    return
+                await asyncio.sleep(0.01)
+
     def _noted(self, run: StartedRun) -> StartedRun:
         self.runs.append(run)
         return run
@@ -122,11 +117,19 @@ class Stage:
 
 @asynccontextmanager
 async def open_stage(
-    directory: Path, vendor: FakeVendor, *, name: str = "", **concurrency: int
+    directory: Path,
+    vendor: FakeVendor,
+    *,
+    name: str = "",
+    variables: Mapping[str, str] | None = None,
+    **concurrency: int,
 ) -> AsyncIterator[Stage]:
     """Start the runtime on ``directory`` (created, or gone on with) and end it in order."""
-    runtime = await open_runtime(configured(directory, vendor, **concurrency))
+    runtime = await open_runtime(configured(directory, vendor, variables or {}, **concurrency))
     stage = Stage(runtime, vendor, name)
+    tools = runtime.services.tools
+    assert isinstance(tools, dict)
+    tools[Pay.name] = Pay()
     runtime.services.new_hex = stage.hex
     try:
         yield stage
@@ -136,11 +139,12 @@ async def open_stage(
         await runtime.close()
 
 
-def configured(directory: Path, vendor: FakeVendor, **concurrency: int) -> Any:
+def configured(
+    directory: Path, vendor: FakeVendor, variables: Mapping[str, str], **concurrency: int
+) -> Any:
     directory.mkdir(parents=True, exist_ok=True)
     path = directory / "loomcycle.yaml"
-    limits = {"max_concurrent_runs": 8, "queue_timeout_ms": 5000, **concurrency}
-    path.write_text(f"concurrency: {json.dumps(limits)}\nagents:{AGENTS}")
+    path.write_text(configuration(**concurrency))
     environ = vendor_environment(
         vendor,
         LOOMCYCLE_DATA_DIR=str(directory / "data"),
@@ -149,6 +153,7 @@ def configured(directory: Path, vendor: FakeVendor, **concurrency: int) -> Any:
         LOOMCYCLE_MOCK_LATENCY_JITTER_MS="0",
         LOOMCYCLE_CODE_AGENTS_ENABLED="1",
         GOLDEN_TOKEN=SECRET,
+        **variables,
     )
     return load([path], environ, directory)
 
@@ -159,6 +164,15 @@ async def finished(run: StartedRun) -> StartedRun:
         while not run.feed.ended:
             await run.feed.next()
     return run
+
+
+async def shown(run: StartedRun, event: str) -> Any:
+    """Read until a frame ``event``; what it says."""
+    async with asyncio.timeout(PATIENCE_S):
+        while True:
+            for frame in await run.feed.next():
+                if frame.event == event:
+                    return json.loads(frame.data)
 
 
 async def spoken(run: StartedRun, text: str) -> None:

@@ -10,8 +10,9 @@ import httpx
 import pytest
 import pytest_asyncio
 
-from tests.e2e.proofs import prove_everything, runs_in
+from tests.e2e.proofs import prove_everything
 from tests.wire.gateway import GatewayUnderTest, Json, open_stream, serving, sse_frames, until
+from tests.wire.journals import runs_in
 from tests.wire.vendors import FakeVendor, Hold, Reply, environment, openai_chunk, sse
 
 pytestmark = [pytest.mark.integration, pytest.mark.asyncio(loop_scope="module")]

@@ -12,9 +12,10 @@ from events.budget import Amount
 from events.log import EventStore
 from loomcycle.loading import Plans, load
 from tests.e2e.ledgers import ledger_of
-from tests.e2e.proofs import open_log, prove_everything, runs_in
+from tests.e2e.proofs import open_log, prove_everything
 from tests.e2e.replicas import Replica, replicas, settings
 from tests.wire.gateway import sse_frames, until
+from tests.wire.journals import runs_in
 from tests.wire.vendors import (
     FakeVendor,
     Hold,

@@ -12,8 +12,9 @@ import pytest_asyncio
 from events.vocabulary import ChildFinished, ChildStarted, RunStarted
 from loomcycle.loading import read_commits
 from replay.children import child_ids
-from tests.e2e.proofs import prove_everything, runs_in
+from tests.e2e.proofs import prove_everything
 from tests.wire.gateway import GatewayUnderTest, Json, SseFrame, open_stream, serving, until
+from tests.wire.journals import runs_in
 from tests.wire.vendors import (
     FakeVendor,
     Hold,

@@ -14,10 +14,11 @@ from events.embedded import EmbeddedServer
 from events.log import EventStore
 from events.vocabulary import ChildStarted
 from loomcycle.loading import read_commits
-from tests.e2e.proofs import open_log, prove_everything, runs_in
+from tests.e2e.proofs import open_log, prove_everything
 from tests.e2e.replicas import Replica, replicas, settings
 from tests.e2e.turns import reply
 from tests.wire.gateway import Json, until
+from tests.wire.journals import runs_in
 from tests.wire.vendors import FakeVendor, Reply, environment
 
 pytestmark = pytest.mark.integration

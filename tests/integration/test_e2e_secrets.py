@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.proofs import open_log, prove_everything, rows, runs_in, text_of, whole_texts
+from tests.e2e.proofs import open_log, prove_everything, rows, text_of, whole_texts
 from tests.e2e.readers import Client
 from tests.e2e.replicas import replicas, settings
 from tests.e2e.secrets import (
@@ -25,6 +25,7 @@ from tests.e2e.secrets import (
 )
 from tests.e2e.turns import Call, Spoken, asked, conversation, reply
 from tests.wire.gateway import GatewayUnderTest, serving, until
+from tests.wire.journals import runs_in
 from tests.wire.vendors import FakeVendor, Reply, environment
 
 pytestmark = pytest.mark.integration

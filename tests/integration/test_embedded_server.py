@@ -18,8 +18,11 @@ import pytest_asyncio
 
 from events.embedded import EmbeddedServer, binary
 from events.log import EventStore, LogUnavailable
+from events.nats_api import Api
+from events.nats_link import open_link
 from events.nats_store import connect
 from events.server_process import Guard
+from events.streams import STATE
 
 pytestmark = pytest.mark.integration
 
@@ -244,3 +247,19 @@ async def append_when_possible(store: EventStore, subject: str, data: bytes) -> 
         except LogUnavailable:
             assert time.monotonic() < deadline
             await asyncio.sleep(0.01)
+
+
+async def test_a_stream_of_an_older_version_gets_the_subjects_of_this_one(
+    server: EmbeddedServer,
+) -> None:
+    link = await open_link(server.url, name="older", token=server.token)
+    api = Api(link)
+    config = STATE.config("loom")
+    kept = [subject for subject in config["subjects"] if not subject.startswith("loom.budget.")]
+    await api.create_stream({**config, "subjects": kept, "max_bytes": 1 << 30})
+    store = await open_store(server)
+    assert await store.log.append(store.subjects.state("budget", "t", "r_1"), b"x") == 1
+    settings = (await api.configs("loom.>"))["loom-STATE"]
+    assert (set(settings["subjects"]), settings["max_bytes"]) == (set(config["subjects"]), 1 << 30)
+    await store.close()
+    await link.close()

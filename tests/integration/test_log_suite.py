@@ -844,6 +844,24 @@ class TestLive:
         await eventually(other_there)
         assert got == [b"1", b"", b"3"]
 
+    async def test_following_given_up_at_any_moment_leaves_the_connection_alone(
+        self, connect: Connect
+    ) -> None:
+        a = await connect("a")
+        got: list[bytes] = []
+        for turns in range(8):
+            following = asyncio.create_task(a.live.follow(RUN, got.append))
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            following.cancel()
+            await asyncio.gather(following, return_exceptions=True)
+            if not following.cancelled():
+                following.result()()
+        assert await a.log.last(a.subjects.journal("", RUN)) is None
+        a.live.publish(RUN, b"to nobody")
+        assert await a.log.last(a.subjects.journal("", RUN)) is None
+        assert got == []
+
     async def test_pokes_reach_everybody_with_the_run_id(self, connect: Connect) -> None:
         a, b = await connect("a"), await connect("b")
         got: list[tuple[str, bytes]] = []

@@ -16,6 +16,7 @@ import httpx
 from gateways.http.server import serve
 from loomcycle.config.loading import load
 from loomcycle.runtime import Runtime, open_runtime
+from tests.wire.journals import proofs
 
 Json = dict[str, Any]
 T = TypeVar("T")
@@ -97,9 +98,12 @@ class StreamReader:
 
 @asynccontextmanager
 async def serving(
-    directory: Path, config: str, environ: dict[str, str] | None = None
+    directory: Path, config: str, environ: dict[str, str] | None = None, *, proven: bool = True
 ) -> AsyncIterator[GatewayUnderTest]:
-    """Boot a server in ``directory`` with ``config`` (YAML) and stop it afterwards."""
+    """Boot a server in ``directory`` with ``config`` (YAML) and stop it afterwards.
+
+    Every journal in its log must then be ``proven``, those of unfinished runs as far as they go.
+    """
     file = directory / "loomcycle.yaml"
     file.write_text(textwrap.dedent(config))
     variables = {
@@ -129,6 +133,9 @@ async def serving(
             base_url=f"http://{host}:{port}", timeout=30, limits=limits
         ) as http:
             yield GatewayUnderTest(runtime, http, host, int(port), stop, task)
+            if proven:
+                unproven = [report for report in await proofs(runtime.store) if not report.ok]
+                assert not unproven
     finally:
         stop.set()
         await task

@@ -1,7 +1,7 @@
-"""Context: what a run may know about itself, its tools, its deployment and its past.
+"""Context: what a run may know of itself, its tools, its deployment and its past (tools.md 3.12).
 
-Specification: tools.md section 3.12. One module for each group of operations; nothing in here
-may show a credential, an environment value, or anything of another tenant.
+What must not break: one module for each group of operations; none of them changes anything but
+``compact``, and none shows a credential, an environment value, or anything of another tenant.
 """
 
 from loomcycle.tools.context.request import ContextInput, Operation
