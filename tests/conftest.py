@@ -54,9 +54,9 @@ async def open_store(nats_server: EmbeddedServer) -> AsyncIterator[OpenStore]:
         await store.close()
     link = await open_link(nats_server.url, name="cleaner", token=nats_server.token)
     api = Api(link)
-    for stream in await api.names(f"{prefix}.>"):
+    for stream in await api.configs(f"{prefix}.>"):
         await api.call(f"STREAM.DELETE.{stream}", None, dict, write=True)
-    assert {spec.stream(prefix) for spec in STREAMS}.isdisjoint(await api.names(f"{prefix}.>"))
+    assert {spec.stream(prefix) for spec in STREAMS}.isdisjoint(await api.configs(f"{prefix}.>"))
     await link.close()
 
 

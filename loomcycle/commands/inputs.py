@@ -6,6 +6,7 @@ that no two gateways both send the last message that fits.
 
 from __future__ import annotations
 
+import asyncio
 from collections import OrderedDict
 from contextlib import suppress
 
@@ -64,8 +65,9 @@ class Inputs:
         if message.sealed:
             await store.seals.put(run_id, seal_name(message.id), said.encode())
         seq = await self._append(run_id, standing, message)
-        await stir(services.store, facts.tenant, run_id, message.id)
-        after = await store.log.last(facts.journal)
+        _, after = await asyncio.gather(
+            stir(store, facts.tenant, run_id, message.id), store.log.last(facts.journal)
+        )
         if after is not None and after.seq < seq and terminal(after.data):
             raise NotSteerable
 

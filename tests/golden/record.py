@@ -21,16 +21,8 @@ from tests.docs.documents import rewrite
 from tests.golden.facts import facts_of, proof_of
 from tests.golden.format import DIRECTORY, Expected, Golden, Shape, read, write
 from tests.golden.playback import store_of, taken_from
-from tests.golden.shapes import (
-    IN_A_DIRECTORY,
-    NAMES,
-    ON_ONE_STAGE,
-    MakeIn,
-    MakeOn,
-    name_of,
-    why_of,
-)
-from tests.golden.stage import Stage, open_stage
+from tests.golden.shapes import IN_A_DIRECTORY, NAMES, ON_ONE_STAGE, name_of, why_of
+from tests.golden.stage import MakeIn, MakeOn, Stage, open_stage
 from tests.wire.vendors import FakeVendor
 
 

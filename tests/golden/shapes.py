@@ -1,5 +1,7 @@
 """The shapes of journals that exist, one function each: it makes the run and returns its id.
 
+Here are those of one run by itself; ``people``, ``trees`` and ``detours`` have the others.
+
 A function's docstring is the reason that stands in the file. Add a shape whenever a run can look
 new in the log: a new event, a new order, a new way to end.
 """
@@ -8,21 +10,22 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from msgspec import Raw
 
 from events.commit import INLINE_LIMIT
 from events.content import ContentBlock, Segment
-from events.log import EventStore
 from loomcycle.commands.requests import ParentContext
 from loomcycle.errors import AgentIdInUse, Backpressure
-from loomcycle.feed import RunFeed
+from tests.golden import detours, trees
+from tests.golden.people import PEOPLE
 from tests.golden.stage import (
     CREDENTIAL,
-    PATIENCE_S,
     SECRET,
+    Export,
+    MakeIn,
+    MakeOn,
     Stage,
     asks_for,
     finished,
@@ -41,10 +44,6 @@ from tests.wire.vendors import (
     openai_text,
     sse,
 )
-
-MakeOn = Callable[[Stage], Awaitable[str]]
-MakeIn = Callable[[Path, FakeVendor, "Export"], Awaitable[None]]
-Export = Callable[[EventStore, str], Awaitable[None]]
 
 
 async def one_turn(stage: Stage) -> str:
@@ -224,6 +223,9 @@ ON_ONE_STAGE: tuple[MakeOn, ...] = (
     masked,
     large_body,
     handle_taken,
+    *PEOPLE,
+    *trees.ON_ONE_STAGE,
+    *detours.ON_ONE_STAGE,
 )
 
 
@@ -253,7 +255,7 @@ async def handed_over(directory: Path, vendor: FakeVendor, export: Export) -> No
         run = await stage.start("asker")
         await spoken(run, "Half a sent")
     async with open_stage(directory, vendor) as stage:
-        await ended(stage, run.run_id)
+        await stage.ended(run.run_id)
         await export(stage.runtime.store, run.run_id)
 
 
@@ -277,20 +279,17 @@ async def taken_over(directory: Path, vendor: FakeVendor, export: Export) -> Non
         victim.kill()
         await victim.wait()
     async with open_stage(directory, vendor) as stage:
-        await ended(stage, run_id)
+        await stage.ended(run_id)
         await export(stage.runtime.store, run_id)
 
 
-async def ended(stage: Stage, run_id: str) -> None:
-    """Follow a run that another process started to its end."""
-    services = stage.runtime.services
-    feed = RunFeed(services.store, services.live, "", run_id, process=services.process)
-    async with asyncio.timeout(PATIENCE_S), feed:
-        while not feed.ended:
-            await feed.next()
-
-
-IN_A_DIRECTORY: tuple[MakeIn, ...] = (withdrawn, handed_over, taken_over)
+IN_A_DIRECTORY: tuple[MakeIn, ...] = (
+    withdrawn,
+    handed_over,
+    taken_over,
+    *trees.IN_A_DIRECTORY,
+    *detours.IN_A_DIRECTORY,
+)
 
 
 def name_of(make: MakeOn | MakeIn) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from hashlib import sha256
@@ -18,14 +18,18 @@ from typing import Any
 from events.commit import decode
 from events.ids import first_run_of
 from events.log import EventStore
+from events.vocabulary import ChildStarted
 from loomcycle.auth import OPEN
 from loomcycle.commands.cancel import cancel_run
+from loomcycle.commands.hooks import HookRequest
 from loomcycle.commands.requests import RunRequest
 from loomcycle.commands.runs import StartedRun
 from loomcycle.config import load
+from loomcycle.feed import RunFeed
+from loomcycle.loading import read_commits
 from loomcycle.runtime import Runtime, open_runtime
 from tests.golden.agents import configuration
-from tests.wire.vendors import FakeVendor, Reply, openai_chunk, openai_usage, sse
+from tests.wire.vendors import FakeVendor, Reply, json_reply, openai_chunk, openai_usage, sse
 from tests.wire.vendors import environment as vendor_environment
 from tests.wire.witness import Pay
 
@@ -109,6 +113,47 @@ class Stage:
                 if last is not None and decode(last.data).header.events[-1].type == "run.parked":
                     return
                 await asyncio.sleep(0.01)
+
+    @asynccontextmanager
+    async def hook(self, name: str, phase: str, fail_mode: str = "open") -> AsyncIterator[None]:
+        """A hook around payments; the vendor answers it at the path ``/<name>``."""
+        hooks = self.runtime.hooks
+        url = f"{self.vendor.url}/{name}"
+        request = HookRequest(
+            owner="app",
+            name=name,
+            phase=phase,
+            callback_url=url,
+            fail_mode=fail_mode,
+            tools=("Pay",),
+        )
+        ident = await hooks.register(request, OPEN)
+        yield
+        await hooks.delete(ident, OPEN)
+
+    async def listed(self, models: Mapping[str, Sequence[str]]) -> None:
+        """Vendors list these models, by path, and are asked for them now."""
+        for path, names in models.items():
+            self.vendor.listings[path] = json_reply({"data": [{"id": name} for name in names]})
+        await self.runtime.resolver.probe()
+
+    async def child_of(self, run: StartedRun) -> str:
+        """The id of the first child of ``run``, once it was started."""
+        async with asyncio.timeout(PATIENCE_S):
+            while True:
+                for commit in await read_commits(self.runtime.store, run.tenant, run.run_id):
+                    for record in commit.records():
+                        if isinstance(record.event, ChildStarted):
+                            return record.event.run
+                await asyncio.sleep(0.01)
+
+    async def ended(self, run_id: str) -> None:
+        """Follow a run that somebody else started to its end."""
+        services = self.runtime.services
+        feed = RunFeed(services.store, services.live, "", run_id, process=services.process)
+        async with asyncio.timeout(PATIENCE_S), feed:
+            while not feed.ended:
+                await feed.next()
 
     def _noted(self, run: StartedRun) -> StartedRun:
         self.runs.append(run)
