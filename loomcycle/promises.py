@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import msgspec
 from msgspec import Struct
 
 from events.log import LogError, LogFull, OutcomeUnknown, QueueFull, UserCapReached
+from loomcycle.background import Background
 from loomcycle.commands.cancel import cancel_run
 from loomcycle.errors import Backpressure, UserQuotaExhausted
 from loomcycle.feed import FeedFrame, RunFeed
@@ -30,6 +30,10 @@ log = logging.getLogger("loomcycle.commands")
 
 QUEUE_CHECK_S = 1.0
 """How often a waiting start is looked up in the queue, should the queue have been lost."""
+
+QUEUE_CHECKS_PER_S = 250
+"""Looked up by all waiting starts together: with thousands of them each is looked up less often,
+so that the work of waiting does not grow with the queue."""
 
 POST_ATTEMPTS = 3
 POST_PATIENCE_S = 2.0
@@ -68,12 +72,11 @@ class Promises:
         self._worker = worker
         self._limits = limits
         self._queued: set[str] = set()
-        self._background: set[asyncio.Task[None]] = set()
+        self._background = Background()
 
     async def close(self) -> None:
         """Let withdrawals under way finish (bounded)."""
-        if self._background:
-            await asyncio.wait(self._background, timeout=2.0)
+        await self._background.ended(within_s=2.0)
 
     @property
     def waiting(self) -> int:
@@ -85,7 +88,7 @@ class Promises:
         try:
             await self._services.store.seals.put(item.run, CREDENTIALS, _encode(secrets))
         except LogError:
-            self._later(self._withdraw_quietly(item, 0, "log unavailable"))
+            self._background.add(self._withdraw_quietly(item, 0, "log unavailable"))
             raise
 
     async def obtain(self, start: Start, feed: RunFeed, *, sealed: bool) -> list[FeedFrame]:
@@ -100,13 +103,13 @@ class Promises:
         try:
             return await self._first_frames(place, feed)
         except asyncio.CancelledError:
-            self._later(self._withdraw_quietly(item, place.seq, "client disconnected"))
+            self._background.add(self._withdraw_quietly(item, place.seq, "client disconnected"))
             raise
         except LogError:
-            self._later(self._withdraw_quietly(item, place.seq, "log unavailable"))
+            self._background.add(self._withdraw_quietly(item, place.seq, "log unavailable"))
             raise
         except Backpressure:
-            self._later(self._withdraw_quietly(item, place.seq, "queue timeout"))
+            self._background.add(self._withdraw_quietly(item, place.seq, "queue timeout"))
             raise
         finally:
             self._queued.discard(item.run)
@@ -120,7 +123,7 @@ class Promises:
         item = place.start.item
         deadline = loop.time() + self._limits.queue_timeout_s
         while True:
-            frames = await feed.next(min(QUEUE_CHECK_S, max(0.0, deadline - loop.time())))
+            frames = await feed.next(min(self._check_s(), max(0.0, deadline - loop.time())))
             if frames or feed.ended or feed.started is not None:
                 return frames
             if loop.time() >= deadline:
@@ -129,6 +132,9 @@ class Promises:
                 deadline += QUEUE_CHECK_S
             elif not await self._in_good_hands(place):
                 await self._post(place)
+
+    def _check_s(self) -> float:
+        return max(QUEUE_CHECK_S, len(self._queued) / QUEUE_CHECKS_PER_S)
 
     async def _in_good_hands(self, place: _Place) -> bool:
         if place.seq:
@@ -179,7 +185,7 @@ class Promises:
                 raise Backpressure("queue full") from None
             except OutcomeUnknown:
                 if tried == POST_ATTEMPTS - 1 or loop.time() - begun > POST_PATIENCE_S:
-                    self._later(self._withdraw_quietly(item, 0, "log unavailable"))
+                    self._background.add(self._withdraw_quietly(item, 0, "log unavailable"))
                     raise
             else:
                 place.posts += 1
@@ -212,11 +218,6 @@ class Promises:
                 return
             except LogError as cause:
                 log.warning("start of %s not withdrawn yet: %s", item.run, cause)
-
-    def _later(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(work)
-        self._background.add(task)
-        task.add_done_callback(self._background.discard)
 
 
 def _give_up(feed: RunFeed, cause: LogError) -> None:

@@ -10,6 +10,7 @@ import asyncio
 import logging
 
 from events.log import LogError
+from loomcycle.background import Background
 from loomcycle.commands.cancel import cancel_run
 from loomcycle.services import Services
 
@@ -35,7 +36,7 @@ class Readers:
         self._grace_s = grace_s
         self._left_at: dict[str, float] = {}
         self._seen_elsewhere: set[str] = set()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = Background()
         self._closing = False
         self.kept: set[str] = set()
         """Runs whose starter left, kept alive by others who read them."""
@@ -54,16 +55,12 @@ class Readers:
         if self._closing:
             return
         self._left_at[run_id] = asyncio.get_running_loop().time()
-        task = asyncio.create_task(self._cancel_unless_read(tenant, run_id))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks.add(self._cancel_unless_read(tenant, run_id))
 
     async def close(self) -> None:
         """Forget everybody who left: this process' end is no disconnect."""
         self._closing = True
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._tasks.cancel()
 
     async def _cancel_unless_read(self, tenant: str, run_id: str) -> None:
         silences, patience = 0, 1

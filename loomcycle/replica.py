@@ -34,6 +34,10 @@ STOP_LIMIT_S = 9.5
 SWITCH_S = 0.001
 """How long the projector's thread may keep the interpreter while a client waits."""
 
+GC_THRESHOLDS = (10_000, 10, 30)
+"""A full collection stops every client, for most of a second when ten thousand are waiting. What
+waits for an answer of the log is soon free by itself and must not count as long-lived."""
+
 boot = logging.getLogger(BOOT)
 
 
@@ -123,6 +127,7 @@ class _Replica:
     def _on_ready(self, bound: str) -> None:
         gc.collect()
         gc.freeze()
+        gc.set_threshold(*GC_THRESHOLDS)
         if self._tether is not None:
             self._tether.ready()
         else:

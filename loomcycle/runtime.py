@@ -7,32 +7,29 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import platform
 import threading
 import time
-from collections.abc import Coroutine, Sequence
+from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
-from events.embedded import EmbeddedServer
 from events.ids import random_hex
 from events.log import EventStore, LogError
-from events.nats_store import connect
-from events.seals import load_master_key
 from loomcycle import __version__
 from loomcycle.admission import Admission
 from loomcycle.auth import Authenticator
+from loomcycle.background import Background
 from loomcycle.budget.budgets import Budgets
 from loomcycle.budget.prices import Prices
 from loomcycle.build import UNKNOWN, this_build
 from loomcycle.child_plans import ChildPlanner
 from loomcycle.cluster import Cluster, Member
 from loomcycle.commands.cancel import cancel_run
-from loomcycle.commands.hooks import HookCommands
 from loomcycle.commands.compact import Compactions
+from loomcycle.commands.hooks import HookCommands
 from loomcycle.commands.inputs import Inputs
 from loomcycle.commands.interrupts import Interrupts
 from loomcycle.commands.pause import PauseCommands
@@ -62,13 +59,14 @@ from loomcycle.routing.probes import Prober
 from loomcycle.run_facts import RunReader
 from loomcycle.run_states import RunStates
 from loomcycle.services import Services
+from loomcycle.stores import Stores, open_stores
 from loomcycle.sweeper import Sweeper
 from loomcycle.timers import DueTimers
 from loomcycle.tools.builtin import builtin_tools
 from loomcycle.tools.context.configured import operations as context_operations
 from loomcycle.tools.context.history import Transcripts
 from loomcycle.worker import Worker
-from projections.views import Views, ViewSettings
+from projections.views import Views
 
 log = logging.getLogger("loomcycle.runtime")
 
@@ -111,6 +109,31 @@ class Runtime:
         await self._stack.aclose()
 
 
+class _Effects(NamedTuple):
+    """What runs are made of: definitions, and all that performing their effects needs."""
+
+    services: Services
+    definitions: Definitions
+    providers: Registry
+    matrix: Matrix
+    prober: Prober
+    rows: RowStore
+    questions: Questions
+    hooks: HookRegistry
+
+
+class _Advancing(NamedTuple):
+    """What takes runs up and brings them on."""
+
+    cluster: Cluster
+    worker: Worker
+    pause: Pause
+    sweeper: Sweeper
+    lookups: Lookups
+    readers: Readers
+    started_ns: int
+
+
 async def open_runtime(loaded: LoadedConfig, *, process: str = "") -> Runtime:
     """Start everything of one process. Raises EmbeddedServerError, LogError, SealError."""
     stack = AsyncExitStack()
@@ -122,33 +145,19 @@ async def open_runtime(loaded: LoadedConfig, *, process: str = "") -> Runtime:
 
 
 async def _open(loaded: LoadedConfig, process: str, stack: AsyncExitStack) -> Runtime:
-    config, environment = loaded.config, loaded.environment
     threading.stack_size(THREAD_STACK_BYTES)
-    data_dir = _directory(environment.data_dir)
-    settings: dict[str, object] = {
-        "prefix": config.log.prefix,
-        "master_key": load_master_key(data_dir, environment.master_key),
-    }
-    servers: Sequence[str] = environment.nats_servers
-    fresh = False
-    if servers:
-        if environment.nats_creds:
-            settings["credentials"] = environment.nats_creds
-    else:
-        embedded = await EmbeddedServer.start(data_dir, sync=config.log.sync)
-        stack.push_async_callback(embedded.stop)
-        watch = asyncio.create_task(embedded.watch(), name="embedded-server")
-        stack.callback(watch.cancel)
-        servers, fresh = [embedded.url], embedded.owned
-        settings["token"] = embedded.token
+    stores = await open_stores(loaded, process, stack)
+    effects = await _open_effects(loaded, process, stores, stack)
+    advancing = await _begin_to_advance(loaded, process, stores, effects, stack)
+    return await _open_commands(loaded, stores, effects, advancing, stack)
 
-    async def open_store(name: str) -> EventStore:
-        return await connect(list(servers), name=name, **settings)  # type: ignore[arg-type]
 
-    store = await open_store(process)
-    stack.push_async_callback(store.close)
-    views = await Views.open(view_settings(loaded), lambda: open_store(f"{process}-views"))
-    stack.push_async_callback(views.close)
+async def _open_effects(
+    loaded: LoadedConfig, process: str, stores: Stores, stack: AsyncExitStack
+) -> _Effects:
+    """Providers, tools, hooks, budgets, and the definitions that say who may use which."""
+    config, environment = loaded.config, loaded.environment
+    store, views, _ = stores
     plans = Plans(store)
     redactor = Redactor.from_environment(loaded.environ)
     redaction = Redaction(redactor)
@@ -164,22 +173,21 @@ async def _open(loaded: LoadedConfig, process: str, stack: AsyncExitStack) -> Ru
     )
     questions = Questions(store, views, time.time_ns)
     evaluations = Evaluations(store, views, plans, redactor=redactor)
-    services = Services(
-        store=store,
-        live=LiveRuns(store.live),
-        plans=plans,
-        providers=providers,
-        tools=builtin_tools(
-            rows,
-            environment,
-            questions,
-            skills=loaded.skills,
-            evaluations=evaluations,
-            context=context_operations(loaded, evaluations, Transcripts(store, views)),
-        ),
-        process=process,
-        now_ns=time.time_ns,
-        redaction=redaction,
+    tools = builtin_tools(
+        rows,
+        environment,
+        questions,
+        skills=loaded.skills,
+        evaluations=evaluations,
+        context=context_operations(loaded, evaluations, Transcripts(store, views)),
+    )
+    definitions = Definitions(
+        loaded,
+        providers,
+        tools,
+        plans,
+        read_body=read_text,
+        stored=redaction.plan,
         availability=matrix,
     )
     hooks = HookRegistry(store)
@@ -187,25 +195,44 @@ async def _open(loaded: LoadedConfig, process: str, stack: AsyncExitStack) -> Ru
     stack.push_async_callback(hooks.stop)
     callbacks = HookClient()
     stack.push_async_callback(callbacks.close)
-    services.hooks = HookChain(hooks, callbacks, config.hooks.permit_host_widen.owners)
-    services.budgets = Budgets(store, plans, Prices(config.prices))
-    lookups = Lookups(store, views)
-    run_reader = RunReader(store)
-    readers = Readers(services, grace_s=config.runtime.reader_grace_ms / 1000)
-    concurrency = config.concurrency
-    started_ns = time.time_ns()
-    member = Member(
-        slots=concurrency.max_concurrent_runs,
-        version=__version__,
-        host=platform.node(),
-        started_ns=started_ns,
+    services = Services(
+        store=store,
+        live=LiveRuns(store.live),
+        plans=plans,
+        providers=providers,
+        tools=tools,
+        process=process,
+        now_ns=time.time_ns,
+        redaction=redaction,
+        availability=matrix,
+        budgets=Budgets(store, plans, Prices(config.prices)),
+        hooks=HookChain(hooks, callbacks, config.hooks.permit_host_widen.owners),
+        child_plans=ChildPlanner(definitions, config.volumes, plans),
+        resume_fanout=environment.resume_fanout,
     )
-    cluster = Cluster(store, process, member, alone_at_boot=fresh)
+    return _Effects(services, definitions, providers, matrix, prober, rows, questions, hooks)
+
+
+async def _begin_to_advance(
+    loaded: LoadedConfig,
+    process: str,
+    stores: Stores,
+    effects: _Effects,
+    stack: AsyncExitStack,
+) -> _Advancing:
+    """Join the cluster, take work, and look after runs that nobody advances."""
+    store, services = stores.store, effects.services
+    slots = loaded.config.concurrency.max_concurrent_runs
+    lookups = Lookups(store, stores.views)
+    readers = Readers(services, grace_s=loaded.config.runtime.reader_grace_ms / 1000)
+    started_ns = time.time_ns()
+    member = Member(slots=slots, version=__version__, host=platform.node(), started_ns=started_ns)
+    cluster = Cluster(store, process, member, alone_at_boot=stores.fresh)
     worker = Worker(
         services,
         cluster,
         Admission(store),
-        slots=concurrency.max_concurrent_runs,
+        slots=slots,
         seen_elsewhere=readers.seen_elsewhere,
     )
     pause = Pause(store, cluster, now_ns=time.time_ns)
@@ -229,18 +256,11 @@ async def _open(loaded: LoadedConfig, process: str, stack: AsyncExitStack) -> Ru
         also=[parked],
     )
     pause.resumed = sweeper.hurry
+    background = Background()
 
     def members_changed(members: dict[str, Member]) -> None:
         sweeper.hurry()
-        slots = sum(other.slots for other in members.values())
-        keep(_limit(store, slots + concurrency.max_queue_depth, _user_cap(loaded)))
-
-    background: set[asyncio.Task[None]] = set()
-
-    def keep(work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(work)
-        background.add(task)
-        task.add_done_callback(background.discard)
+        background.add(_limit_queue(store, loaded, members))
 
     cluster.changed = members_changed
     await pause.open()
@@ -255,24 +275,27 @@ async def _open(loaded: LoadedConfig, process: str, stack: AsyncExitStack) -> Ru
     timers = DueTimers(store)
     timers.start()
     stack.push_async_callback(timers.stop)
-    keep(_seed(rows, loaded))
-    definitions = Definitions(
-        loaded,
-        providers,
-        services.tools,
-        plans,
-        read_body=read_text,
-        stored=redaction.plan,
-        availability=matrix,
-    )
-    services.child_plans = ChildPlanner(definitions, config.volumes, plans)
-    services.resume_fanout = environment.resume_fanout
+    background.add(_seed(effects.rows, loaded))
+    return _Advancing(cluster, worker, pause, sweeper, lookups, readers, started_ns)
+
+
+async def _open_commands(
+    loaded: LoadedConfig,
+    stores: Stores,
+    effects: _Effects,
+    advancing: _Advancing,
+    stack: AsyncExitStack,
+) -> Runtime:
+    """What gateways ask of this process."""
+    environment, concurrency = loaded.environment, loaded.config.concurrency
+    store, services, definitions = stores.store, effects.services, effects.definitions
+    cluster, lookups, readers = advancing.cluster, advancing.lookups, advancing.readers
     commands = RunCommands(
         services,
         definitions,
         lookups,
         cluster,
-        worker,
+        advancing.worker,
         Limits(
             queue_timeout_s=concurrency.queue_timeout_ms / 1000,
             queue_depth=concurrency.max_queue_depth,
@@ -282,10 +305,10 @@ async def _open(loaded: LoadedConfig, process: str, stack: AsyncExitStack) -> Ru
     stack.push_async_callback(commands.close)
     pausing = PauseCommands(
         services,
-        pause,
+        advancing.pause,
         cluster,
         lookups,
-        wake_parked=sweeper.hurry,
+        wake_parked=advancing.sweeper.hurry,
         default_timeout_s=environment.pause_default_timeout_ms / 1000,
     )
     stack.push_async_callback(pausing.close)
@@ -293,45 +316,32 @@ async def _open(loaded: LoadedConfig, process: str, stack: AsyncExitStack) -> Ru
     stack.push_async_callback(run_states.close)
     stack.push_async_callback(readers.close)
     commit = (await asyncio.to_thread(this_build)).commit
-    prober.start()
+    effects.prober.start()
+    run_reader = RunReader(store)
     return Runtime(
         config=loaded,
         store=store,
         services=services,
         cluster=cluster,
-        worker=worker,
-        views=views,
+        worker=advancing.worker,
+        views=stores.views,
         lookups=lookups,
         commands=commands,
         readers=readers,
         auth=Authenticator(environment.auth_token),
-        providers=providers,
-        resolver=ResolverCommands(providers, matrix, prober, time.time_ns),
-        hooks=HookCommands(services, hooks, lookups),
+        providers=effects.providers,
+        resolver=ResolverCommands(effects.providers, effects.matrix, effects.prober, time.time_ns),
+        hooks=HookCommands(services, effects.hooks, lookups),
         inputs=Inputs(services, run_reader),
-        interrupts=Interrupts(services, run_reader, questions),
+        interrupts=Interrupts(services, run_reader, effects.questions),
         compactions=Compactions(services, run_reader, definitions),
         pausing=pausing,
         run_states=run_states,
-        started_ns=started_ns,
+        started_ns=advancing.started_ns,
         version=__version__,
         commit=commit if commit != UNKNOWN else "",
         _stack=stack,
     )
-
-
-def _directory(path: str) -> Path:
-    directory = Path(path)
-    directory.mkdir(parents=True, exist_ok=True)
-    return directory
-
-
-def view_settings(loaded: LoadedConfig) -> ViewSettings:
-    """Where this deployment's views live."""
-    storage = loaded.config.storage
-    if storage.backend == "postgres":
-        return ViewSettings(backend="postgres", dsn=str(storage.pg_dsn))
-    return ViewSettings(path=os.path.join(loaded.environment.data_dir, "views"))
 
 
 def read_text(path: str) -> str:
@@ -353,8 +363,13 @@ async def _seed(rows: RowStore, loaded: LoadedConfig) -> None:
             log.warning("%s", note)
 
 
-async def _limit(store: EventStore, total: int, per_user: int) -> None:
+async def _limit_queue(
+    store: EventStore, loaded: LoadedConfig, members: Mapping[str, Member]
+) -> None:
+    """Starts in slots and queue together are bounded by what all members have room for."""
+    slots = sum(member.slots for member in members.values())
+    depth = loaded.config.concurrency.max_queue_depth
     try:
-        await store.starts.limit(total, per_user)
+        await store.starts.limit(slots + depth, _user_cap(loaded))
     except LogError as cause:
         log.warning("bounds of the start queue not set: %s", cause)

@@ -19,9 +19,9 @@ from replay.children import Spawn
 from replay.state import State
 
 if TYPE_CHECKING:
-    from loomcycle.hooks.chain import HookChain
     from loomcycle.budget.budgets import Budgets
     from loomcycle.definitions import Resolved
+    from loomcycle.hooks.chain import HookChain
     from loomcycle.masking import RunMasker
 
 

@@ -35,13 +35,8 @@ def problem(state: State, event: Event) -> str:
             return _widened(state, event)
         case CallWaiting(kind=approval.KIND):
             return _asked(state, event)
-        case ToolStarted():
-            call = _due(state, event.tool_use_id)
-            if call is None:
-                return f"call {event.tool_use_id} began where it was not due"
-            if _is_denied(call):
-                return f"call {call.id} began although hooks denied it"
-            return _without_leave(state, call)
+        case ToolStarted() | CallWaiting():
+            return _began(state, event.tool_use_id)
         case ToolResult():
             call = _due(state, event.tool_use.id)
             unknown = event.is_error and event.text.startswith("tool not found: ")
@@ -95,6 +90,16 @@ def _asked(state: State, event: CallWaiting) -> str:
         return f"{event.ref} is not the next question about call {call.id}"
     derived = approval.bound_by(state, call, event.until_ns)
     return "" if event.bound == derived else f"leave binds {event.bound}, derived is {derived}"
+
+
+def _began(state: State, tool_use_id: str) -> str:
+    """A call begins when its tool does, or when the tool leaves its result to others."""
+    call = _due(state, tool_use_id)
+    if call is None:
+        return f"call {tool_use_id} began where it was not due"
+    if _is_denied(call):
+        return f"call {call.id} began although hooks denied it"
+    return _without_leave(state, call)
 
 
 def _without_leave(state: State, call: Call) -> str:

@@ -15,7 +15,7 @@ from loomcycle.cli.errors import BadInvocation
 from loomcycle.cli.progress import Bar
 from loomcycle.config.loaded import LoadedConfig
 from loomcycle.loading import NO_PLAN, Plans, opening, read_commits, session_history
-from loomcycle.runtime import view_settings
+from loomcycle.stores import view_settings
 from projections.framework import ViewUnavailable
 from projections.queries import Queries
 from projections.rows import Witness

@@ -78,7 +78,7 @@ def _perform(
 @asynccontextmanager
 async def _open(loaded: LoadedConfig) -> AsyncIterator[tuple[Views, EventStore]]:
     from loomcycle.cli.access import open_log
-    from loomcycle.runtime import view_settings
+    from loomcycle.stores import view_settings
     from projections.views import Views
 
     async with open_log(loaded) as access:

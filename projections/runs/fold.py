@@ -326,7 +326,7 @@ def awaited(tool: str, arguments: Raw) -> tuple[str, str] | None:
 
 PROJECTION = Projection(
     name="runs",
-    version=3,
+    version=4,
     source="runs",
     tables={"runs": ("run_id",), "awaits": ("run_id", "tool_use_id")},
     fold=fold,

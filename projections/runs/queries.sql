@@ -14,33 +14,13 @@ LIMIT 1;
 -- name: run
 -- One run by its id.
 -- params: run_id
-SELECT
-    r.run_id, r.session_id, r.tenant, r.agent, r.agent_id, r.user_id, r.user_tier,
-    r.parent_agent_id, r.parent_context, r.status, r.stop_reason, r.error, r.started_ns,
-    r.completed_ns, r.input_tokens, r.output_tokens, r.cache_creation_input_tokens,
-    r.cache_read_input_tokens, r.max_context_tokens, r.model, r.provider, r.interactive,
-    r.origin, r.reader, r.principal, r.plan, r.machine, r.owner, r.epoch, r.parked,
-    r.last_n, r.last_commit, r.last_hash, r.last_commit_ns, r.last_seq, r.fault_kind,
-    r.fault, r.fault_seq,
-    (SELECT a.state FROM awaits AS a WHERE a.run_id = r.run_id ORDER BY a.n LIMIT 1),
-    (SELECT a.target FROM awaits AS a WHERE a.run_id = r.run_id ORDER BY a.n LIMIT 1)
-FROM runs AS r
+SELECT * FROM run_details AS r
 WHERE r.run_id = :run_id;
 
 -- name: run_by_agent_id
 -- The live run of a tracking handle, else the most recently started; a NULL tenant means any.
 -- params: agent_id, tenant
-SELECT
-    r.run_id, r.session_id, r.tenant, r.agent, r.agent_id, r.user_id, r.user_tier,
-    r.parent_agent_id, r.parent_context, r.status, r.stop_reason, r.error, r.started_ns,
-    r.completed_ns, r.input_tokens, r.output_tokens, r.cache_creation_input_tokens,
-    r.cache_read_input_tokens, r.max_context_tokens, r.model, r.provider, r.interactive,
-    r.origin, r.reader, r.principal, r.plan, r.machine, r.owner, r.epoch, r.parked,
-    r.last_n, r.last_commit, r.last_hash, r.last_commit_ns, r.last_seq, r.fault_kind,
-    r.fault, r.fault_seq,
-    (SELECT a.state FROM awaits AS a WHERE a.run_id = r.run_id ORDER BY a.n LIMIT 1),
-    (SELECT a.target FROM awaits AS a WHERE a.run_id = r.run_id ORDER BY a.n LIMIT 1)
-FROM runs AS r
+SELECT * FROM run_details AS r
 WHERE r.run_id IN (
     SELECT run_id FROM runs
     WHERE run_id = 'r_' || substr(:agent_id, 3) AND agent_id = :agent_id
@@ -54,17 +34,7 @@ LIMIT 1;
 -- name: runs_of_user
 -- Runs of a user, newest start first; NULL status or tenant means any.
 -- params: user_id, status, tenant, row_limit
-SELECT
-    r.run_id, r.session_id, r.tenant, r.agent, r.agent_id, r.user_id, r.user_tier,
-    r.parent_agent_id, r.parent_context, r.status, r.stop_reason, r.error, r.started_ns,
-    r.completed_ns, r.input_tokens, r.output_tokens, r.cache_creation_input_tokens,
-    r.cache_read_input_tokens, r.max_context_tokens, r.model, r.provider, r.interactive,
-    r.origin, r.reader, r.principal, r.plan, r.machine, r.owner, r.epoch, r.parked,
-    r.last_n, r.last_commit, r.last_hash, r.last_commit_ns, r.last_seq, r.fault_kind,
-    r.fault, r.fault_seq,
-    (SELECT a.state FROM awaits AS a WHERE a.run_id = r.run_id ORDER BY a.n LIMIT 1),
-    (SELECT a.target FROM awaits AS a WHERE a.run_id = r.run_id ORDER BY a.n LIMIT 1)
-FROM runs AS r
+SELECT * FROM run_details AS r
 WHERE r.user_id = :user_id
   AND (CAST(:status AS TEXT) IS NULL OR r.status = :status)
   AND (CAST(:tenant AS TEXT) IS NULL OR r.tenant = :tenant)
@@ -74,17 +44,7 @@ LIMIT :row_limit;
 -- name: runs_of_session
 -- Runs of a session in the order they started.
 -- params: session_id
-SELECT
-    r.run_id, r.session_id, r.tenant, r.agent, r.agent_id, r.user_id, r.user_tier,
-    r.parent_agent_id, r.parent_context, r.status, r.stop_reason, r.error, r.started_ns,
-    r.completed_ns, r.input_tokens, r.output_tokens, r.cache_creation_input_tokens,
-    r.cache_read_input_tokens, r.max_context_tokens, r.model, r.provider, r.interactive,
-    r.origin, r.reader, r.principal, r.plan, r.machine, r.owner, r.epoch, r.parked,
-    r.last_n, r.last_commit, r.last_hash, r.last_commit_ns, r.last_seq, r.fault_kind,
-    r.fault, r.fault_seq,
-    (SELECT a.state FROM awaits AS a WHERE a.run_id = r.run_id ORDER BY a.n LIMIT 1),
-    (SELECT a.target FROM awaits AS a WHERE a.run_id = r.run_id ORDER BY a.n LIMIT 1)
-FROM runs AS r
+SELECT * FROM run_details AS r
 WHERE r.run_id IN (
     SELECT run_id FROM runs
     WHERE run_id = 'r_' || substr(:session_id, 3) AND session_id = :session_id
@@ -98,17 +58,7 @@ ORDER BY r.started_ns, r.run_id;
 -- Runs that can make progress or wait, least recently moved first, without those whose fold
 -- stopped; a NULL owner means any.
 -- params: owner
-SELECT
-    r.run_id, r.session_id, r.tenant, r.agent, r.agent_id, r.user_id, r.user_tier,
-    r.parent_agent_id, r.parent_context, r.status, r.stop_reason, r.error, r.started_ns,
-    r.completed_ns, r.input_tokens, r.output_tokens, r.cache_creation_input_tokens,
-    r.cache_read_input_tokens, r.max_context_tokens, r.model, r.provider, r.interactive,
-    r.origin, r.reader, r.principal, r.plan, r.machine, r.owner, r.epoch, r.parked,
-    r.last_n, r.last_commit, r.last_hash, r.last_commit_ns, r.last_seq, r.fault_kind,
-    r.fault, r.fault_seq,
-    (SELECT a.state FROM awaits AS a WHERE a.run_id = r.run_id ORDER BY a.n LIMIT 1),
-    (SELECT a.target FROM awaits AS a WHERE a.run_id = r.run_id ORDER BY a.n LIMIT 1)
-FROM runs AS r
+SELECT * FROM run_details AS r
 WHERE r.status = 'running' AND r.fault_seq = 0
   AND (CAST(:owner AS TEXT) IS NULL OR r.owner = :owner)
 ORDER BY r.last_seq;
@@ -116,17 +66,7 @@ ORDER BY r.last_seq;
 -- name: advancing_runs
 -- Runs that somebody should be advancing, least recently moved first.
 -- No parameters.
-SELECT
-    r.run_id, r.session_id, r.tenant, r.agent, r.agent_id, r.user_id, r.user_tier,
-    r.parent_agent_id, r.parent_context, r.status, r.stop_reason, r.error, r.started_ns,
-    r.completed_ns, r.input_tokens, r.output_tokens, r.cache_creation_input_tokens,
-    r.cache_read_input_tokens, r.max_context_tokens, r.model, r.provider, r.interactive,
-    r.origin, r.reader, r.principal, r.plan, r.machine, r.owner, r.epoch, r.parked,
-    r.last_n, r.last_commit, r.last_hash, r.last_commit_ns, r.last_seq, r.fault_kind,
-    r.fault, r.fault_seq,
-    (SELECT a.state FROM awaits AS a WHERE a.run_id = r.run_id ORDER BY a.n LIMIT 1),
-    (SELECT a.target FROM awaits AS a WHERE a.run_id = r.run_id ORDER BY a.n LIMIT 1)
-FROM runs AS r
+SELECT * FROM run_details AS r
 WHERE r.status = 'running' AND r.parked = 0 AND r.fault_seq = 0
 ORDER BY r.last_seq;
 
@@ -140,17 +80,7 @@ WITH RECURSIVE tree (agent_id, run_id) AS (
     SELECT c.agent_id, c.run_id FROM runs AS c JOIN tree AS t ON c.parent_agent_id = t.agent_id
     WHERE c.parent_agent_id <> '' AND c.tenant = :tenant
 )
-SELECT
-    r.run_id, r.session_id, r.tenant, r.agent, r.agent_id, r.user_id, r.user_tier,
-    r.parent_agent_id, r.parent_context, r.status, r.stop_reason, r.error, r.started_ns,
-    r.completed_ns, r.input_tokens, r.output_tokens, r.cache_creation_input_tokens,
-    r.cache_read_input_tokens, r.max_context_tokens, r.model, r.provider, r.interactive,
-    r.origin, r.reader, r.principal, r.plan, r.machine, r.owner, r.epoch, r.parked,
-    r.last_n, r.last_commit, r.last_hash, r.last_commit_ns, r.last_seq, r.fault_kind,
-    r.fault, r.fault_seq,
-    (SELECT a.state FROM awaits AS a WHERE a.run_id = r.run_id ORDER BY a.n LIMIT 1),
-    (SELECT a.target FROM awaits AS a WHERE a.run_id = r.run_id ORDER BY a.n LIMIT 1)
-FROM runs AS r JOIN tree AS t ON t.run_id = r.run_id
+SELECT r.* FROM run_details AS r JOIN tree AS t ON t.run_id = r.run_id
 WHERE r.status = 'running'
 ORDER BY r.started_ns, r.run_id;
 

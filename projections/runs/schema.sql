@@ -71,3 +71,21 @@ CREATE TABLE awaits (
     target      TEXT NOT NULL,
     PRIMARY KEY (run_id, tool_use_id)
 );
+
+-- name: create_run_details
+-- A run as its readers are told of it: the fields of Run (projections/rows.py) in their order.
+-- awaited_* name the first of the calls that it waits for.
+CREATE VIEW run_details AS
+SELECT
+    r.run_id, r.session_id, r.tenant, r.agent, r.agent_id, r.user_id, r.user_tier,
+    r.parent_agent_id, r.parent_context, r.status, r.stop_reason, r.error, r.started_ns,
+    r.completed_ns, r.input_tokens, r.output_tokens, r.cache_creation_input_tokens,
+    r.cache_read_input_tokens, r.max_context_tokens, r.model, r.provider, r.interactive,
+    r.origin, r.reader, r.principal, r.plan, r.machine, r.owner, r.epoch, r.parked,
+    r.last_n, r.last_commit, r.last_hash, r.last_commit_ns, r.last_seq, r.fault_kind,
+    r.fault, r.fault_seq,
+    (SELECT a.state FROM awaits AS a WHERE a.run_id = r.run_id ORDER BY a.n LIMIT 1)
+        AS awaited_state,
+    (SELECT a.target FROM awaits AS a WHERE a.run_id = r.run_id ORDER BY a.n LIMIT 1)
+        AS awaited_on
+FROM runs AS r;

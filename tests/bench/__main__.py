@@ -11,12 +11,14 @@ from pathlib import Path
 from rich.console import Console
 
 from tests.bench import (
+    fairness,
     fan_out,
     hot_path,
     journals,
     parked,
     reactions,
     report,
+    shared_budget,
     starts,
     throughput,
 )
@@ -41,6 +43,8 @@ SECTIONS: dict[str, Callable[[Bench], None]] = {
     "fan-out": fan_out.fan_out,
     "inputs": reactions.inputs,
     "cancels": reactions.cancels,
+    "fairness": fairness.fairness,
+    "budget": shared_budget.budget,
 }
 DOCUMENT = ROOT / "docs" / "performance.md"
 

@@ -35,6 +35,8 @@ QUIET_MOCK = {
     "LOOMCYCLE_CODE_AGENTS_ENABLED": "1",
 }
 START_LIMIT_S = 30.0
+MASTER_KEY = "5" * 64
+"""Of deployments whose servers have data directories of their own."""
 
 
 class NotRunning(AssertionError):
@@ -103,6 +105,15 @@ class Deployment:
         """Start a server and wait until it answers. Raises NotRunning."""
         server = self.launch(**options)
         server.wait_healthy()
+        return server
+
+    def replica(self, name: str, **options: Any) -> Server:
+        """A server with a data directory of its own, as on another machine.
+
+        For deployments with ``nats_url``; they need a master key in the environment.
+        """
+        server = self.start(environ={"LOOMCYCLE_DATA_DIR": str(self.directory / name)}, **options)
+        server.wait_ready()
         return server
 
     def nats_pid(self) -> int:

@@ -12,6 +12,7 @@ from tests.bench.bench import Bench
 from tests.bench.deployment import Deployment, Server
 from tests.bench.load import quantile
 from tests.bench.sse import frames, request
+from tests.bench.stored import stored
 from tests.bench.throughput import apply_load, deployment
 from tests.bench.usage import cpu_seconds, resident_mb
 
@@ -26,10 +27,13 @@ SETTLE_S = 6.0
 
 
 class _Start(NamedTuple):
-    """Seconds to the first run answered, megabytes of the process, percent of a core when idle."""
+    """Seconds to /healthz and to the first run answered, megabytes of the process and of
+    nats-server, percent of a core when idle."""
 
+    healthy_s: float
     answered_s: float
     resident_mb: float
+    nats_mb: float
     idle: float
 
 
@@ -42,9 +46,19 @@ def parked(bench: Bench) -> None:
         server.stop()
         without = _start(bench, made)
         server = made.start()
+        server.wait_ready()
+        before = asyncio.run(stored(made))
         runs = asyncio.run(_park(server.port, count))
+        server.wait_ready()
+        log_bytes, view_rows, view_bytes = asyncio.run(stored(made)).each(before, count)
         server.stop()
         loaded = _start(bench, made)
+        bench.figure("parked_log_bytes", log_bytes)
+        bench.figure("parked_view_rows", view_rows)
+        bench.figure("parked_view_bytes", view_bytes)
+        bench.figure("parked_memory", (loaded.resident_mb - without.resident_mb) / count * 1e6)
+        bench.figure("parked_nats_memory", (loaded.nats_mb - without.nats_mb) / count * 1e6)
+        bench.figure("parked_healthy_ratio", loaded.healthy_s / without.healthy_s)
         bench.figure("parked_start", loaded.answered_s)
         bench.figure("parked_start_ratio", loaded.answered_s / without.answered_s)
         bench.figure("parked_rss_ratio", loaded.resident_mb / without.resident_mb)
@@ -64,14 +78,15 @@ def _start(bench: Bench, made: Deployment) -> _Start:
 
 def _one_start(made: Deployment) -> _Start:
     server = made.launch()
-    server.wait_healthy()
+    healthy = server.wait_healthy()
     asyncio.run(_complete(server.port))
     answered = time.perf_counter() - server.began
     time.sleep(SETTLE_S)
     size = max(resident_mb(pid) for pid in server.python_pids())
+    nats = resident_mb(made.nats_pid())
     idle = _idle(made, server)
     server.stop()
-    return _Start(answered, size, idle)
+    return _Start(healthy, answered, size, nats, idle)
 
 
 def _idle(made: Deployment, server: Server) -> float:

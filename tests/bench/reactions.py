@@ -9,16 +9,20 @@ import asyncio
 import contextlib
 import json
 import random
+import shutil
+import tempfile
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import NamedTuple
 
 from events.commit import decode
 from tests.bench.bench import Bench
-from tests.bench.deployment import Deployment
+from tests.bench.deployment import MASTER_KEY, Deployment, Server
 from tests.bench.load import quantile
+from tests.bench.nats_server import NatsServer
 from tests.bench.parked import ASYNC, at_rest
 from tests.bench.sse import BrokenOff, frames, request
 from tests.bench.throughput import deployment
@@ -38,6 +42,7 @@ LIGHT_PAUSE_S = 0.05
 """Between the plain runs that go on beside."""
 
 MODEL = "/v1/messages"
+CALLING = {"provider": "mock", "unbounded_iterations": True, "allowed_tools": ["Context"]}
 
 
 class _Woken(NamedTuple):
@@ -66,12 +71,7 @@ async def _inputs(bench: Bench) -> None:
         agents = {
             "talk": {"provider": "anthropic", "model": "m-1"},
             "plain": {"provider": "mock", "model": "mock-generic"},
-            "busy": {
-                "provider": "mock",
-                "model": "mock-steps-100000",
-                "unbounded_iterations": True,
-                "allowed_tools": ["Context"],
-            },
+            "busy": {**CALLING, "model": "mock-steps-100000"},
         }
         with deployment(bench, environ=environment(vendor), agents=agents) as made:
             server = await asyncio.to_thread(made.start)
@@ -145,28 +145,39 @@ async def _say(port: int, run: str) -> None:
 
 
 def cancels(bench: Bench) -> None:
-    """A cancel sent to another replica than the run's owner: acknowledged, and ended."""
-    agents = {
-        "slow": {
-            "provider": "mock",
-            "model": "mock-steps-2000",
-            "unbounded_iterations": True,
-            "allowed_tools": ["Context"],
-        }
+    """A cancel sent to another process than the run's owner: acknowledged, and ended.
+
+    A replica has its own views of the log; a worker shares them with the others of its machine.
+    """
+    environ = {
+        "LOOMCYCLE_MOCK_LATENCY_MS": str(CANCELLED_LATENCY_MS),
+        "LOOMCYCLE_MASTER_KEY": MASTER_KEY,
     }
-    environ = {"LOOMCYCLE_MOCK_LATENCY_MS": str(CANCELLED_LATENCY_MS)}
+    agents = {"slow": {**CALLING, "model": "mock-steps-2000"}}
+    folder = Path(tempfile.mkdtemp(dir=bench.directory))
+    try:
+        with NatsServer(folder) as nats:
+            nats.start()
+            with deployment(bench, environ=environ, nats_url=nats.url, agents=agents) as made:
+                _cancel(bench, "cancel", made, made.replica("owner"), made.replica("other"))
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
     with deployment(bench, environ=environ, agents=agents) as made:
         owner, other = made.start(), made.start()
-        for server in (owner, other):
-            server.wait_ready()
-        waves = CANCELS // WAVE // (5 if bench.quick else 1)
-        found = asyncio.run(_cancels(made, owner.port, other.port, waves))
-    for name, values in (
-        ("cancel_ack", sorted(one.acknowledged_s for one in found)),
-        ("cancel_end", sorted(one.ended_s for one in found)),
+        owner.wait_ready()
+        other.wait_ready()
+        _cancel(bench, "cancel_worker", made, owner, other)
+
+
+def _cancel(bench: Bench, name: str, made: Deployment, owner: Server, other: Server) -> None:
+    waves = CANCELS // WAVE // (5 if bench.quick else 1)
+    found = asyncio.run(_cancels(made, owner.port, other.port, waves))
+    for part, values in (
+        ("ack", sorted(one.acknowledged_s for one in found)),
+        ("end", sorted(one.ended_s for one in found)),
     ):
-        bench.figure(f"{name}_p50", quantile(values, 0.50) * 1e3)
-        bench.figure(f"{name}_p99", quantile(values, 0.99) * 1e3)
+        bench.figure(f"{name}_{part}_p50", quantile(values, 0.50) * 1e3)
+        bench.figure(f"{name}_{part}_p99", quantile(values, 0.99) * 1e3)
 
 
 async def _cancels(made: Deployment, owner: int, other: int, waves: int) -> list[_Ended]:

@@ -27,7 +27,7 @@ def main() -> int:
     if options.servers:
         parts = {options.servers: options.kills}
     settings = [
-        Settings(kills=kills, seed=seed, servers=servers)
+        Settings(kills=kills, seed=seed, servers=servers, width=options.width)
         for servers, kills in parts.items()
         if kills
     ]
@@ -60,7 +60,8 @@ def _kept(settings: Settings, parent: Path | None) -> bool:
     _say(
         f"{outcome.seconds:.0f} s, killed {killed}: {outcome.runs} runs followed,"
         f" {outcome.journals} journals, {outcome.resumed} of them resumed,"
-        f" {outcome.reconnects} reconnects; clients met {outcome.clients}"
+        f" {outcome.reconnects} reconnects; clients met {outcome.clients}, people"
+        f" {outcome.people}; journals hold {outcome.events}"
     )
     return _verdict(outcome.violations, settings.seed, folder)
 
@@ -78,6 +79,9 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, help="repeats an earlier run's choices")
     parser.add_argument(
         "--servers", type=int, choices=(1, 2), help="all kills with so many server processes"
+    )
+    parser.add_argument(
+        "--width", type=int, default=8, help="children of each branch in trees of runs (8)"
     )
     parser.add_argument("--dir", type=Path, help="where the data directory is made")
     return parser.parse_args()

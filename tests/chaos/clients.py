@@ -10,7 +10,7 @@ import asyncio
 import random
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,6 +21,7 @@ STEPS = 20
 LONG_STEPS = 80
 PROGRAM_CALLS = 15
 TERMINAL = ("done", "error")
+NOT_THE_END = "compaction summary failed"
 PATIENCE_S = 60.0
 """A client that gets no further for so long gives its run up as lost."""
 
@@ -70,9 +71,13 @@ EXPECTED_COUNTS = {"plain": 0, "steps": STEPS, "long": LONG_STEPS, "program": PR
 
 @dataclass
 class Tracked:
-    """A run that a client was promised; ``seen`` is its stream in the order of arrival."""
+    """A run that a client was promised; ``seen`` is its stream in the order of arrival.
+
+    ``width``: how many children each of its branches has.
+    """
 
     agent: str
+    width: int = 0
     user_id: str = ""
     run_id: str = ""
     seen: list[Frame] = field(default_factory=list)
@@ -82,15 +87,30 @@ class Tracked:
 
 
 class Clients:
-    """``ports`` are tried at random. ``tally`` counts what happened to the clients."""
+    """``ports`` are tried at random. ``tally`` counts what happened to the clients.
+
+    ``body`` says what is asked of an agent (by name and width of its trees); ``told`` is called
+    with every frame of a run.
+    """
 
     def __init__(
-        self, ports: Callable[[], Sequence[int]], seed: int, agents: Sequence[str] = MIXED
+        self,
+        ports: Callable[[], Sequence[int]],
+        seed: int | str,
+        agents: Sequence[str] = MIXED,
+        *,
+        width: int = 0,
+        body: Callable[[str, int], Mapping[str, Any]] = lambda *_: {"prompt": "count c1"},
+        told: Callable[[Tracked, Frame], None] = lambda *_: None,
     ) -> None:
         self._ports = ports
         self._agents = agents
+        self._width = width
+        self._body = body
+        self._told = told
         self._seed = seed
         self._random = random.Random(seed)
+        self._deck: list[str] = []
         self._numbers = 0
         self._stopping = False
         self.runs: list[Tracked] = []
@@ -126,7 +146,9 @@ class Clients:
             await self._one()
 
     async def _one(self) -> None:
-        await self._run(Tracked(self._random.choice(self._agents)))
+        if not self._deck:  # every agent comes up, in whatever order
+            self._deck = self._random.sample(self._agents, len(self._agents))
+        await self._run(Tracked(self._deck.pop(), self._width))
 
     async def _run(self, run: Tracked) -> None:
         last_progress = time.monotonic()
@@ -157,7 +179,7 @@ class Clients:
         if not run.run_id:
             self._numbers += 1  # a start that broke may have been taken: its user is its own
             run.user_id = f"user-{self._seed}-{self._numbers}"
-            body = {"agent": run.agent, "prompt": "count c1", "user_id": run.user_id}
+            body = {"agent": run.agent, "user_id": run.user_id, **self._body(run.agent, run.width)}
             stream = frames(port, "POST", "/v1/runs", body)
         else:
             run.reconnects += 1
@@ -168,11 +190,18 @@ class Clients:
                 if not run.run_id:
                     run.run_id = frame.json()["run_id"]
                     self.runs.append(run)
-            elif frame.event not in ("session", "steer"):
+            elif frame.event != "session":
                 run.seen.append(frame)
-                run.ended = run.ended or frame.event in TERMINAL
+                run.ended = run.ended or _is_last(frame)
+                self._told(run, frame)
         if not run.ended:
             raise BrokenOff("complete without a terminal frame")
+
+
+def _is_last(frame: Frame) -> bool:
+    if frame.event == "error":
+        return not frame.json()["error"].startswith(NOT_THE_END)
+    return frame.event in TERMINAL
 
 
 def results(run: Tracked) -> int:

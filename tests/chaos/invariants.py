@@ -7,19 +7,20 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence, Set
 
 import msgspec
 
 from events import state
 from events.commit import Commit, JournalError, Record, check_all, decode
-from events.frames import live_frame
+from events.frames import live_frame, steer_text
 from events.log import EventStore, Message
-from events.vocabulary import RunFinished, Text, ToolResult
+from events.vocabulary import RunFinished, Text, ToolResult, UserInput
 from loomcycle.loading import Plans, opening, session_history
 from replay.verify import verify
 from tests.bench.sse import Frame
-from tests.chaos.clients import EXPECTED_COUNTS, Tracked
+from tests.chaos.agents import counted_by
+from tests.chaos.clients import Tracked
 
 TERMINAL_TYPES = ("run.finished", "run.withdrawn")
 RUN_STREAMS = tuple(f"RUNS-{k}" for k in range(4))
@@ -66,6 +67,15 @@ class Log:
         return sum(
             any(event.type == "run.claimed" for c in commits for event in c.header.events)
             for commits in self.journals.values()
+        )
+
+    def counted(self) -> dict[str, int]:
+        """How many events of each type the journals hold."""
+        return Counter(
+            event.type
+            for commits in self.journals.values()
+            for commit in commits
+            for event in commit.header.events
         )
 
 
@@ -164,14 +174,17 @@ def promises(log: Log, runs: Sequence[Tracked]) -> list[str]:
 def counters(log: Log, runs: Sequence[Tracked], *, told_errors: bool = False) -> list[str]:
     """Each counter was incremented exactly as often as its run asked for.
 
-    With ``told_errors`` a call whose result is an error may have happened or not.
+    With ``told_errors`` a call whose result is an error may have happened or not. Hooks choose
+    where their runs count: ``loop_invariants.hooked_calls`` looks after those.
     """
     found = []
     for run in runs:
+        if run.agent == "hooked":
+            continue
         events = log.memory.get(run.user_id, [])
         values = [msgspec.json.decode(bytes(event.value)) for event in events if event.value]
         effects = Counter(event.effect_id for event in events)
-        most = EXPECTED_COUNTS[run.agent]
+        most = counted_by(run.agent, run.width)
         least = most - (_errors(log.journals.get(("", run.run_id), [])) if told_errors else 0)
         whole = values == list(range(1, len(values) + 1)) and least <= len(values) <= most
         if not whole or any(n > 1 for n in effects.values()):
@@ -191,8 +204,9 @@ def streams(log: Log, runs: Sequence[Tracked]) -> list[str]:
         if run.lost or not run.ended:
             found.append(f"{run.run_id}: stream not complete: {run.lost or 'no terminal frame'}")
             continue
-        wanted = _as_stored(log.journals.get(("", run.run_id), []))
-        got = _as_seen(run.seen)
+        commits = log.journals.get(("", run.run_id), [])
+        wanted = _as_stored(commits)
+        got = _as_seen(run.seen, _opening_input(commits))
         if wanted != got:
             at = next((i for i, (a, b) in enumerate(zip(wanted, got, strict=False)) if a != b), -1)
             place = f"item {at}: wanted {wanted[at]}, got {got[at]}" if at >= 0 else "length"
@@ -204,36 +218,51 @@ def streams(log: Log, runs: Sequence[Tracked]) -> list[str]:
 
 
 def _as_stored(commits: Iterable[Commit]) -> list[tuple[str, str]]:
-    """(id, data) of durable frames; a turn's text as ("text", the whole text)."""
+    """(id, data) of durable frames; a turn's text as ("text", the whole text), input of a person
+    as (id, its text)."""
     items: list[tuple[str, str]] = []
     for record in _records(commits):
         event = record.event
         if isinstance(event, Text):
             items.append(("text", event.text))
+        elif isinstance(event, UserInput) and event.inbox:
+            items.append((str(record.seq), steer_text(event)))
         elif (frame := live_frame(record)) is not None:
             items.append((str(frame.seq), frame.data.decode()))
     return [item for item in items if item[1]]
+
+
+def _opening_input(commits: Iterable[Commit]) -> set[str]:
+    """Ids of the input that a run began with: a later reader is told of it, its client is not."""
+    return {
+        str(record.seq)
+        for record in _records(commits)
+        if isinstance(record.event, UserInput) and not record.event.inbox
+    }
 
 
 def _records(commits: Iterable[Commit]) -> Iterable[Record]:
     return (record for commit in commits for record in commit.records())
 
 
-def _as_seen(frames: Iterable[Frame]) -> list[tuple[str, str]]:
+def _as_seen(frames: Iterable[Frame], opening: Set[str]) -> list[tuple[str, str]]:
     """The same of what a client saw: pieces of a text joined, repeated attempts dropped."""
     items: list[tuple[str, str]] = []
     text = ""
     for frame in frames:
-        match frame.event:
-            case "text":
-                text += frame.json()["text"]
-            case "text_reset":
-                text = ""
-            case _:
-                if text:
-                    items.append(("text", text))
-                    text = ""
-                items.append((frame.id, frame.data.decode()))
+        if frame.event == "text":
+            text += frame.json()["text"]
+            continue
+        if frame.event == "text_reset":
+            text = ""
+            continue
+        if text:
+            items.append(("text", text))
+            text = ""
+        if frame.event != "steer":
+            items.append((frame.id, frame.data.decode()))
+        elif frame.id not in opening:
+            items.append((frame.id, frame.json()["user_input"]["text"]))
     return items
 
 

@@ -7,6 +7,7 @@ import json
 BLOCKS = """
 interruption: {max_timeout_ms: 3600000}
 hooks: {permit_host_widen: {owners: [app]}}
+provider_priority: [anthropic, openai, deepseek]
 tiers:
   middle: [{provider: anthropic, model: m-1}, {provider: deepseek, model: deepseek-reasoner}]
 user_tiers:

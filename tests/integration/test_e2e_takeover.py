@@ -112,7 +112,7 @@ async def test_text_starts_again_after_the_owner_was_told_to_stop(
             reply("anthropic", "It was a bri", "ght day. 🌞 ", "And so on."),
         )
         client, observer = Client(), Client()
-        async with serving(tmp_path, CONFIG, environment(vendor)) as owner:
+        async with serving(tmp_path, CONFIG, environment(vendor), proven=False) as owner:
             reading = await speaks(client, owner.http, FIRST)
             async with serving(tmp_path, CONFIG, environment(vendor)) as survivor:
                 observer.run = client.run

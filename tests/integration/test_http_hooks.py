@@ -483,7 +483,7 @@ async def test_a_verdict_is_not_asked_for_again_by_the_next_owner(
         async with open_stream(one, "POST", "/v1/runs", json=body) as stream:
             await stream.until("tool_call")
             await until(lambda: asyncio.sleep(0, bool(pay.paid) or None))
-            for owned in list(one.runtime.worker._held.values()):
+            for owned in list(one.runtime.worker.held._held.values()):
                 owned.activation.leave()
                 owned.activation.interrupt()
             assert (await stream.rest())[-1].event == "done"

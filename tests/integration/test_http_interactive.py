@@ -34,6 +34,7 @@ agents:
     model: gpt-fake-1
     allowed_tools: [Interruption]
     interruption: {enabled: true}
+  parent: {provider: openai, model: gpt-fake-1, allowed_tools: [Agent]}
 """
 
 TALK = {"agent": "speaker", "prompt": "hi", "interactive": True}
@@ -283,6 +284,25 @@ async def test_an_ended_run_takes_no_input(gateway: GatewayUnderTest, vendor: Fa
     path = f"/v1/runs/{frames[1].data['run_id']}/input"
     response = await gateway.http.post(path, json={"text": "x"})
     assert (response.status_code, response.text) == (404, "no in-flight run for that run_id\n")
+
+
+async def test_a_sub_agent_takes_no_input(gateway: GatewayUnderTest, vendor: FakeVendor) -> None:
+    go_on = asyncio.Event()
+    spawn = Call("call_1", "Agent", {"name": "speaker", "prompt": "hi"})
+    vendor.script(reply("openai", calls=[spawn]), says("hm\n", go_on), says("done"))
+    async with open_stream(
+        gateway, "POST", "/v1/runs", json={"agent": "parent", "prompt": "hi"}
+    ) as stream:
+        run = await opened(stream)
+        await vendor.wait_for(lambda vendor: len(asked(vendor)) == 2)
+        await stream.until("tool_call")
+        runtime = gateway.runtime
+        await runtime.views.barrier(await runtime.store.log.ends(RUN_STREAM_NAMES))
+        (child,) = await runtime.views.queries.descendants("", run["agent_id"])
+        response = await gateway.http.post(f"/v1/runs/{child.id}/input", json={"text": "x"})
+        assert (response.status_code, response.text) == (404, "no in-flight run for that run_id\n")
+        go_on.set()
+        await stream.until("done")
 
 
 async def test_a_continued_session_can_be_interactive_while_its_client_stays(

@@ -32,7 +32,19 @@ agents:
   few: {<<: *asker, interruption: {enabled: true, max_pending: 2}}
   mute: {<<: *asker, interruption: {enabled: false}}
   other: {<<: *asker, interruption: {enabled: true, kinds: [review]}}
+  program:
+    provider: code-js
+    allowed_tools: [Interruption]
+    interruption: {enabled: true}
+    code: |
+      function run(input) {
+        var first = JSON.parse(Interruption({op: "ask", question: "first?"})).answer;
+        var second = JSON.parse(Interruption({op: "ask", question: "after " + first})).answer;
+        return first + " and " + second;
+      }
 """
+
+CODE = {"LOOMCYCLE_CODE_AGENTS_ENABLED": "1"}
 
 NEVER = "0001-01-01T00:00:00Z"
 
@@ -48,7 +60,8 @@ async def gateway(
     tmp_path_factory: pytest.TempPathFactory, vendor: FakeVendor
 ) -> AsyncIterator[GatewayUnderTest]:
     directory = tmp_path_factory.mktemp("interrupts")
-    async with serving(directory, CONFIG, environment(vendor)) as gateway:
+    variables = environment(vendor, **CODE)
+    async with serving(directory, CONFIG, variables) as gateway:
         yield gateway
         await prove_everything(gateway.runtime.store)
         report = await gateway.runtime.views.verify()
@@ -175,6 +188,23 @@ async def test_a_question_is_asked_listed_and_answered(
     assert await rows(gateway, "/v1/users/u_asked/interrupts", status="answered") == [row]
     assert await of_run(gateway, run["run_id"], "pending") == []
     assert "awaited_state" not in await gateway.status("a_asked")
+
+
+async def test_a_program_asks_and_goes_on_with_the_answers(
+    gateway: GatewayUnderTest, vendor: FakeVendor
+) -> None:
+    body = {"agent": "program", "prompt": "hi"}
+    async with open_stream(gateway, "POST", "/v1/runs", json=body) as stream:
+        run = (await stream.until("agent")).data
+        for question, answer in (("first?", "one"), ("after one", "two")):
+            shown = await pending(stream)
+            assert shown["question"] == question
+            ident = shown["interrupt_id"]
+            assert (await resolve(gateway, run["run_id"], ident, answer=answer)).is_success
+        assert (await stream.until("text")).data["text"] == "one and two"
+        await stream.until("done")
+    found = await of_run(gateway, run["run_id"])
+    assert [row["question"] for row in found] == ["after one", "first?"]
 
 
 async def test_who_answered_is_noted(gateway: GatewayUnderTest, vendor: FakeVendor) -> None:
@@ -357,7 +387,7 @@ async def test_backends_of_mcp_servers_are_refused_in_words(
 ) -> None:
     config = CONFIG.replace("max_timeout_ms: 3600000", "backend: 'mcp_server:desk'")
     async with (
-        serving(tmp_path, config, environment(vendor)) as gateway,
+        serving(tmp_path, config, environment(vendor, **CODE)) as gateway,
         asking(gateway, vendor, ask()) as (_, stream),
     ):
         assert "mcp_server:desk" in (await stream.until("tool_result")).data["text"]
@@ -368,8 +398,8 @@ async def test_one_answer_wins_whichever_replica_it_reaches(
     tmp_path: Path, vendor: FakeVendor
 ) -> None:
     async with (
-        serving(tmp_path, CONFIG, environment(vendor)) as one,
-        serving(tmp_path, CONFIG, environment(vendor)) as other,
+        serving(tmp_path, CONFIG, environment(vendor, **CODE)) as one,
+        serving(tmp_path, CONFIG, environment(vendor, **CODE)) as other,
     ):
         for _ in range(3):
             async with asking(one, vendor, ask()) as (run, stream):
@@ -394,11 +424,11 @@ async def test_an_answer_reaches_a_run_across_a_restart_of_everything(
     tmp_path: Path, vendor: FakeVendor
 ) -> None:
     async with (
-        serving(tmp_path, CONFIG, environment(vendor)) as gateway,
+        serving(tmp_path, CONFIG, environment(vendor, **CODE)) as gateway,
         asking(gateway, vendor, ask(), interactive=True, agent_id="a_later") as (run, stream),
     ):
         ident = (await pending(stream))["interrupt_id"]
-    async with serving(tmp_path, CONFIG, environment(vendor)) as gateway:
+    async with serving(tmp_path, CONFIG, environment(vendor, **CODE)) as gateway:
         (row,) = await of_run(gateway, run["run_id"], "pending")
         assert row["interrupt_id"] == ident
         assert (await resolve(gateway, run["run_id"], ident, answer="at last")).is_success
@@ -418,7 +448,7 @@ async def test_an_answer_reaches_a_run_across_a_restart_of_everything(
 async def test_a_parked_run_asks_once_and_takes_one_answer(
     tmp_path: Path, vendor: FakeVendor
 ) -> None:
-    async with serving(tmp_path, CONFIG, environment(vendor)) as gateway:
+    async with serving(tmp_path, CONFIG, environment(vendor, **CODE)) as gateway:
         async with asking(gateway, vendor, ask(), interactive=True, agent_id="a_killed") as (
             run,
             stream,

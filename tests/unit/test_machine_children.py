@@ -18,6 +18,7 @@ from events.vocabulary import (
     InterruptClosed,
     RunFinished,
 )
+from loomcycle import approvals
 from replay.children import ChildIds, child_ids, outcome
 from replay.machine import CallTools, CloseCall, Finish, Park, StartChildren, next_effect
 from replay.state import State
@@ -219,3 +220,25 @@ def test_a_fan_out_is_proven() -> None:
 )
 def test_a_journal_that_says_otherwise_is_not(groups: list[list[Event]], said: str) -> None:
     assert said in difference(*groups)
+
+
+def test_children_need_leave_where_their_call_does() -> None:
+    guarded = replace(AGENTIC, require_approval=("Agent",))
+    state = told(*asks(1), plan=guarded)
+    asked = approvals.question(state, state.pending()[0], 5).waiting
+    answer = InterruptClosed(interrupt_id=asked.ref, status="resolved", answer="approve")
+
+    def difference(*events: Event) -> str:
+        return verify(guarded, committed([*asks(1), *events], plan=guarded)).difference
+
+    assert not difference(asked, answer, waits(), starts(0), ends(0))
+    assert "without leave" in difference(waits(), starts(0))
+    assert "was not due" in difference(asked, waits())
+    rewritten = CallPrepared(tool_use_id="t1", input=Raw(b'{"name":"w1","prompt":"p"}'))
+    assert "without leave" in difference(asked, answer, rewritten, waits())
+
+
+def test_children_of_a_call_that_hooks_denied_are_found_out() -> None:
+    denied = CallPrepared(tool_use_id="t1", denied="no")
+    report = verify(AGENTIC, committed([*asks(1), denied, waits()], plan=AGENTIC))
+    assert "although hooks denied it" in report.difference

@@ -11,7 +11,7 @@ import json
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Self
 
 Json = dict[str, Any]
 
@@ -87,7 +87,7 @@ class FakeVendor:
         self._server: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
-    async def __aenter__(self) -> FakeVendor:
+    async def __aenter__(self) -> Self:
         self._server = await asyncio.start_server(self._connected, "127.0.0.1", 0)
         return self
 
@@ -158,8 +158,9 @@ class FakeVendor:
         body = await reader.readexactly(int(headers.get("content-length", "0")))
         if method == "GET" and target in self.listings:
             return await _send(self.listings[target], reader, writer)
-        reply = self._reply_to(method, target)
-        self.requests.append(Received(method, target, headers, body))
+        received = Received(method, target, headers, body)
+        reply = await self.reply_to(received)
+        self.requests.append(received)
         await self._notify()
         if reply.cut_headers:
             return False
@@ -167,8 +168,9 @@ class FakeVendor:
             await _until_gone(reader)
         return await _send(reply, reader, writer)
 
-    def _reply_to(self, method: str, target: str) -> Reply:
-        routed = self.routes.get((method, target.split("?")[0]))
+    async def reply_to(self, received: Received) -> Reply:
+        """The answer to a request."""
+        routed = self.routes.get((received.method, received.target.split("?")[0]))
         if routed is not None:
             return routed
         if self.replies:
