@@ -97,7 +97,9 @@ class HeldRuns:
         state = activation.journal.state
         if state.phase is Phase.FINISHED:
             await self._ownership.forget(state, run_id)
-        elif activation.missed and not handed_over:
+        else:
+            self._ownership.keep(activation.journal)
+        if activation.missed and not handed_over and state.phase is not Phase.FINISHED:
             wake = wake_data(activation.journal.tenant)
             await self._services.store.wakes.post(run_id, f"missed:{state.commits}", wake)
         delivery.ack()

@@ -6,6 +6,7 @@ Owning is nothing but having made the journal's last commit; a claim is the comm
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
@@ -34,6 +35,10 @@ EARLY_NS = 1_000_000_000
 (``activation.HOT_S``)."""
 
 
+WARM = 64
+"""Runs that parked here and are kept in memory; all others are read from the log again."""
+
+
 class Owned(NamedTuple):
     """``resumed_n``: the last event that others wrote. ``unparked``: the run was let go before;
     its claim is staged, not committed."""
@@ -50,6 +55,7 @@ class Ownership:
         self._services = services
         self._cluster = cluster
         self._admission = admission
+        self._warm: OrderedDict[str, RunJournal] = OrderedDict()
 
     async def begin(self, start: Start) -> RunJournal | None:
         """Make the first commit: from here on the run is a promise. None: it was refused."""
@@ -127,10 +133,10 @@ class Ownership:
         """
         services = self._services
         wake = wake or Wake(tenant)
-        loaded = await load(services.store, services.plans, tenant, run_id, secrets=True)
-        if loaded is None:
+        journal = await self._read(tenant, run_id)
+        if journal is None:
             return None
-        state, parked = loaded.state, loaded.state.parked
+        state, parked = journal.state, journal.state.parked
         if state.commits < wake.seen[0]:
             raise BrokenChain(run_id, *wake.seen, "is missing: a view has seen it")
         if state.phase is Phase.FINISHED:
@@ -139,13 +145,9 @@ class Ownership:
         if parked is None and await self._is_held(state.writer, wake.released_by):
             services.store.live.poke(run_id, b"inbox")
             return None
-        masker = await self._masker(run_id, state.started.sealed)
-        if masker is not None:
-            masker.learn(loaded.plain.values())
-        journal = self._journal(tenant, run_id, state, masker, loaded.journal_seq)
-        journal.plain = loaded.plain
         await journal.read_inbox()
         if parked is not None and not wake.check and not self._is_due(parked, journal):
+            self.keep(journal)
             return None
         resumed_n = state.n
         with self._opened(run_id, remote=not self._cluster.alone()):
@@ -153,6 +155,34 @@ class Ownership:
             if parked is None:
                 await journal.commit()
         return Owned(journal, resumed_n, parked is not None)
+
+    def keep(self, journal: RunJournal) -> None:
+        """Remember a run that parked here: soon continued, it need not be read again."""
+        if journal.state.parked is not None and not journal.staged and not journal.plain:
+            self._warm[journal.run_id] = journal
+            while len(self._warm) > WARM:
+                self._warm.popitem(last=False)
+
+    async def _read(self, tenant: str, run_id: str) -> RunJournal | None:
+        """The run as its journal tells; from memory where nobody committed since."""
+        services = self._services
+        warm = self._warm.pop(run_id, None)
+        if warm is not None:
+            last = await services.store.log.last(services.store.subjects.journal(tenant, run_id))
+            if last is not None and last.seq == warm.journal_seq:
+                warm.epoch = 0
+                return warm
+        loaded = await load(services.store, services.plans, tenant, run_id, secrets=True)
+        if loaded is None:
+            return None
+        state, masker = loaded.state, None
+        if state.phase is not Phase.FINISHED:
+            masker = await self._masker(run_id, state.started.sealed)
+        if masker is not None:
+            masker.learn(loaded.plain.values())
+        journal = self._journal(tenant, run_id, state, masker, loaded.journal_seq)
+        journal.plain = loaded.plain
+        return journal
 
     def _is_due(self, parked: RunParked, journal: RunJournal) -> bool:
         """Whether a parked run has something to do. (Its claim is committed with what it takes.)"""

@@ -21,6 +21,8 @@ import pytest
 from events.embedded import EmbeddedServer
 from events.nats_store import connect
 from events.seals import load_master_key
+from tests.e2e.proofs import open_log
+from tests.wire.journals import proofs
 
 ROOT = Path(__file__).parents[2]
 LIMIT_S = 20.0
@@ -163,6 +165,14 @@ def place(tmp_path: Path) -> Iterator[Place]:
     place = Place(tmp_path)
     yield place
     place.end()
+    if (place.data / "nats").exists():
+        asyncio.run(all_proven(place.data))
+
+
+async def all_proven(data: Path) -> None:
+    """Every journal of a data directory is proven, as far as it goes."""
+    async with open_log(data) as store:
+        assert [report for report in await proofs(store) if not report.ok] == []
 
 
 # --- one process --------------------------------------------------------------------------

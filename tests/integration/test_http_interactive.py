@@ -13,6 +13,7 @@ import pytest
 import pytest_asyncio
 
 from events.streams import RUN_STREAM_NAMES
+from loomcycle import ownership
 from loomcycle.activation import Activation
 from loomcycle.feed import RunFeed
 from loomcycle.journal import RunJournal
@@ -143,9 +144,7 @@ async def test_a_parked_run_without_readers_holds_nothing(
 
     async def let_go() -> bool | None:
         gc.collect()
-        kept = [
-            type(o) for o in gc.get_objects() if isinstance(o, Activation | RunJournal | RunFeed)
-        ]
+        kept = [type(o) for o in gc.get_objects() if isinstance(o, Activation | RunFeed)]
         idle = runtime.worker.active == 0 and not runtime.services.live._topics
         return True if idle and not kept else None
 
@@ -156,6 +155,22 @@ async def test_a_parked_run_without_readers_holds_nothing(
     async with open_stream(gateway, "GET", f"/v1/runs/{run['run_id']}/stream") as stream:
         while (await stream.until("awaiting_input")).data["awaiting_input"]["since_turn"] != 1:
             pass
+
+
+async def test_no_more_than_a_few_parked_runs_are_kept_warm(
+    gateway: GatewayUnderTest, vendor: FakeVendor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ownership, "WARM", 2)
+    vendor.script(*(says("hello") for _ in range(6)))
+    for _ in range(6):
+        async with open_stream(gateway, "POST", "/v1/runs", json=TALK) as stream:
+            await stream.until("awaiting_input")
+
+    async def two() -> bool | None:
+        gc.collect()
+        return sum(isinstance(o, RunJournal) for o in gc.get_objects()) == 2 or None
+
+    await until(two)
 
 
 async def test_a_run_that_is_cut_at_its_turns_ends_with_the_next_input(
