@@ -7,7 +7,7 @@ DIR ?= .
 SEEDS ?= 100
 
 .DEFAULT_GOAL := help
-.PHONY: help run demo test lint format bench chaos sim clean
+.PHONY: help run demo test lint format bench bench-circuit chaos sim clean
 
 help:
 	@echo "make run [DIR=path]   start a server, run an agent over DIR, replay it, keep serving"
@@ -15,6 +15,7 @@ help:
 	@echo "make test             all tests"
 	@echo "make lint             ruff and mypy"
 	@echo "make bench            measurements against a real server"
+	@echo "make bench-circuit    circuits of three mock agents that hand over on channels"
 	@echo "make chaos            kill processes at random points and check what is left"
 	@echo "make sim SEEDS=n      simulated clusters with crashes between any two effects"
 
@@ -47,6 +48,9 @@ format: $(VENV)/.installed-dev
 
 bench: $(VENV)/.installed-dev
 	$(BIN)/python -m tests.bench $(ARGS)
+
+bench-circuit: $(VENV)/.installed-dev
+	$(BIN)/python -m tests.bench.circuit $(ARGS)
 
 chaos: $(VENV)/.installed-dev
 	$(BIN)/python -m tests.chaos $(ARGS)

@@ -1,15 +1,18 @@
-"""Who asks: open mode, the legacy shared token, and what a principal may do.
+"""Who asks: open mode, declared principals, the legacy shared token, and what each may do.
 
-Specification: auth.md sections 1, 2, 4, 11 to 13. Secrets are compared in constant time and never
+Specification: auth.md sections 1, 2, 4, 6, 11 to 13. Secrets are compared in constant time and never
 shown; this module does not know HTTP.
 """
 
 from __future__ import annotations
 
 import hmac
+from collections.abc import Iterable
 from hashlib import sha256
 
 from msgspec import Struct
+
+from loomcycle.config.principals import DeclaredPrincipal
 
 ADMIN = "substrate:admin"
 _IMPLIED = {
@@ -59,14 +62,18 @@ LEGACY = Principal(tenant="default", subject="default", scopes=(ADMIN,), legacy=
 
 
 class Authenticator:
-    """Resolves bearers. Raises nothing: None means 401."""
+    """Resolves bearers. Raises nothing: None means 401.
 
-    def __init__(self, legacy_token: str) -> None:
+    A declared principal switches authentication on, as the shared token does.
+    """
+
+    def __init__(self, legacy_token: str, declared: Iterable[DeclaredPrincipal] = ()) -> None:
         self._legacy = _digest(legacy_token) if legacy_token else b""
+        self._declared = [(_digest(entry.secret), _principal(entry)) for entry in declared]
 
     @property
     def is_open(self) -> bool:
-        return not self._legacy
+        return not self._legacy and not self._declared
 
     def resolve(self, bearer: str | None) -> Principal | None:
         """The principal of ``bearer``; in open mode everybody is :data:`OPEN`."""
@@ -74,7 +81,23 @@ class Authenticator:
             return OPEN
         if not bearer:
             return None
-        return LEGACY if hmac.compare_digest(_digest(bearer), self._legacy) else None
+        given = _digest(bearer)
+        found: Principal | None = None
+        for digest, principal in self._declared:  # all of them, whichever it is
+            if hmac.compare_digest(given, digest):
+                found = principal
+        if found is None and self._legacy and hmac.compare_digest(given, self._legacy):
+            found = LEGACY
+        return found
+
+
+def _principal(entry: DeclaredPrincipal) -> Principal:
+    return Principal(
+        tenant=entry.tenant,
+        subject=entry.subject,
+        scopes=entry.scopes,
+        token_id=entry.token_def_id,
+    )
 
 
 def bearer_of(authorization: str | None, cookie: str | None) -> str | None:

@@ -328,7 +328,7 @@ async def _open_commands(
         lookups=lookups,
         commands=commands,
         readers=readers,
-        auth=Authenticator(environment.auth_token),
+        auth=Authenticator(environment.auth_token, loaded.principals),
         providers=effects.providers,
         resolver=ResolverCommands(effects.providers, effects.matrix, effects.prober, time.time_ns),
         hooks=HookCommands(services, effects.hooks, lookups),

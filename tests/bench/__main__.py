@@ -38,6 +38,7 @@ SECTIONS: dict[str, Callable[[Bench], None]] = {
     "rebuild": journals.rebuild,
     "long-run": journals.long_run,
     "program": journals.program,
+    "long-program": journals.long_program,
     "recovery": starts.recovery,
     "parked": parked.parked,
     "fan-out": fan_out.fan_out,

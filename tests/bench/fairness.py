@@ -51,7 +51,7 @@ Occupy = Callable[[int, Callable[[], Awaitable[None]]], Awaitable[None]]
 def fairness(bench: Bench) -> None:
     """Another user's wait for a first frame while one user has 10 000 starts in the queue."""
     count = QUEUED // 10 if bench.quick else QUEUED
-    _allow_open_files(count + OPEN_FILES_SPARE)
+    allow_open_files(count + OPEN_FILES_SPARE)
     idle = _measure(bench, _nobody)
     busy = _measure(bench, _as_many_as_slots)
     queued = _measure(bench, _Crowd(bench, count).occupy)
@@ -173,7 +173,7 @@ async def _queued(port: int) -> int:
     return int(json.loads(body)["queued"])
 
 
-def _allow_open_files(count: int) -> None:
+def allow_open_files(count: int) -> None:
     """Each start that waits is a connection; child processes inherit the bound."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != resource.RLIM_INFINITY and soft < count:

@@ -10,6 +10,7 @@ import tempfile
 import time
 from itertools import pairwise
 from pathlib import Path
+from typing import NamedTuple
 
 from events.commit import Commit, decode
 from events.embedded import EmbeddedServer
@@ -20,7 +21,7 @@ from loomcycle.loading import Plans, load, opening
 from projections.views import Views, ViewSettings
 from replay.fold import fold
 from tests.bench.bench import Bench
-from tests.bench.deployment import Deployment, send
+from tests.bench.deployment import Deployment, Server, send
 from tests.bench.sse import BrokenOff, frames
 from tests.bench.throughput import apply_load, deployment
 from tests.bench.usage import cpu_seconds
@@ -28,11 +29,12 @@ from tests.bench.usage import cpu_seconds
 EARLY, LATE = (100, 1_000), (9_000, 10_000)
 QUICK_EARLY, QUICK_LATE = (10, 100), (900, 1_000)
 PROGRAM_CALLS = 1000
-PROGRAM = f"""
-function run(input) {{
-  for (let i = 0; i < {PROGRAM_CALLS}; i++) Memory.incr({{ scope: "user", key: "count" }});
+LONG_PROGRAM_CALLS = 5000
+PROGRAM = """
+function run(input) {
+  for (let i = 0; i < CALLS; i++) Memory.incr({ scope: "user", key: "count" });
   return "counted";
-}}
+}
 """
 REPEATS = 5
 
@@ -148,19 +150,64 @@ def _mean(sizes: list[int], turns: tuple[int, int]) -> float:
 
 def program(bench: Bench) -> None:
     """A code-js run of 1 000 calls into memory."""
-    agents = {
-        "program": {
-            "provider": "code-js",
-            "code": PROGRAM,
-            "allowed_tools": ["Memory"],
-            "memory_scopes": ["user"],
-        }
-    }
-    with deployment(bench, agents=agents) as made:
+    with deployment(bench, agents={"program": _program(PROGRAM_CALLS)}) as made:
         server = made.start()
         took = asyncio.run(_timed(server.port))
         bench.figure("code_total", took)
         bench.figure("code_call", took / PROGRAM_CALLS * 1e3)
+
+
+def _program(calls: int) -> dict[str, object]:
+    return {
+        "provider": "code-js",
+        "code": PROGRAM.replace("CALLS", str(calls)),
+        "allowed_tools": ["Memory"],
+        "memory_scopes": ["user"],
+    }
+
+
+def long_program(bench: Bench) -> None:
+    """A code-js run of 5 000 calls: the last thousand against the first."""
+    calls = LONG_PROGRAM_CALLS // (5 if bench.quick else 1)
+    part = calls // 5
+    with deployment(bench, agents={"program": _program(calls)}) as made:
+        server = made.start()
+        first, last = asyncio.run(_ends_of_program(made, server, calls, part))
+    bench.figure("code_long_first", first.cpu_s / part * 1e3)
+    bench.figure("code_long_last", last.cpu_s / part * 1e3)
+    bench.figure("code_long_cost", last.cpu_s / first.cpu_s)
+    bench.figure("code_long_time", last.seconds / first.seconds)
+
+
+class _Spent(NamedTuple):
+    """``cpu_s`` of all processes, the program's own one included."""
+
+    seconds: float
+    cpu_s: float
+
+    def since(self, before: _Spent) -> _Spent:
+        return _Spent(self.seconds - before.seconds, self.cpu_s - before.cpu_s)
+
+
+async def _ends_of_program(
+    made: Deployment, server: Server, calls: int, part: int
+) -> tuple[_Spent, _Spent]:
+    """What the first and the last ``part`` of ``calls`` took."""
+
+    def now() -> _Spent:
+        pids = [*server.python_pids(), made.nats_pid()]
+        return _Spent(time.perf_counter(), cpu_seconds(pids))
+
+    marks = {0: now()}
+    done = 0
+    body = {"agent": "program", "prompt": "count", "user_id": "bench"}
+    async for frame in frames(server.port, "POST", "/v1/runs", body):
+        assert frame.event != "error", frame.data
+        done += frame.event == "tool_result"
+        if frame.event == "tool_result" and done in (part, calls - part, calls):
+            marks[done] = now()
+    assert done == calls, f"{done} of {calls} calls"
+    return marks[part].since(marks[0]), marks[calls].since(marks[calls - part])
 
 
 async def _timed(port: int) -> float:

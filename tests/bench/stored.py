@@ -50,5 +50,7 @@ def _views(made: Deployment) -> tuple[int, int]:
             if not name.startswith("sqlite_")
         ]
         rows = sum(db.execute(f'SELECT count(*) FROM "{name}"').fetchone()[0] for name in tables)
-        (pages,), (size,) = (db.execute(f"PRAGMA {p}").fetchone() for p in ("page_count", "page_size"))
+        (pages,), (size,) = (
+            db.execute(f"PRAGMA {p}").fetchone() for p in ("page_count", "page_size")
+        )
     return rows, pages * size
