@@ -1,7 +1,7 @@
 """Who asks: open mode, declared principals, the legacy shared token, and what each may do.
 
-Specification: auth.md sections 1, 2, 4, 6, 11 to 13. Secrets are compared in constant time and never
-shown; this module does not know HTTP.
+Specification: auth.md sections 1, 2, 4, 6, 11 to 13. Secrets are compared in constant time and
+never shown; this module does not know HTTP.
 """
 
 from __future__ import annotations
