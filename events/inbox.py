@@ -32,13 +32,17 @@ class InputMessage(Struct, frozen=True, tag_field="type", tag="input"):
 
 
 class AnswerMessage(Struct, frozen=True, tag_field="type", tag="answer"):
-    """The answer to a question; the first one in the inbox counts."""
+    """The answer to a question; the first one in the inbox counts.
+
+    ``sealed``: the answer is masked, what was really said is sealed beside the run.
+    """
 
     id: str
     interrupt_id: str
     answer: str
     resolved_by: str = "api"
     at_ns: int = 0
+    sealed: bool = False
 
 
 class WithdrawMessage(Struct, frozen=True, tag_field="type", tag="withdraw"):

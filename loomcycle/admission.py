@@ -8,9 +8,10 @@ from __future__ import annotations
 import msgspec
 
 from events.commit import decode
-from events.log import EventStore, OutcomeUnknown, WrongSequence
+from events.log import EventStore
 from events.vocabulary import RunWithdrawn
-from loomcycle.journal import ATTEMPTS, withdraw
+from loomcycle.journal import withdraw
+from loomcycle.session_lock import take
 from loomcycle.starts import StartItem
 from replay.machine import HANDLE_TAKEN
 
@@ -39,7 +40,7 @@ class Admission:
         """
         if not item.opens_session:
             subject = self._store.subjects.session(item.tenant, item.session)
-            if not await self._take(subject, item.run, item.session_after):
+            if not await take(self._store, subject, item.run, item.session_after):
                 raise Refused(SESSION_BUSY, RunWithdrawn(reason=SESSION_BUSY))
         if item.claims_handle:
             await self._claim_handle(item, writer, ts)
@@ -56,24 +57,8 @@ class Admission:
                 return
             if not await ended(store, item.tenant, other, HANDLE_TAKEN, writer=writer, ts=ts):
                 raise Refused(HANDLE_TAKEN)
-        if not await self._take(subject, item.run, after):
+        if not await take(store, subject, item.run, after):
             raise Refused(HANDLE_TAKEN)
-
-    async def _take(self, subject: str, run_id: str, after: int) -> bool:
-        """Compare-and-set ``subject``, which ended at ``after``; whether ``run_id`` holds it."""
-        log, data = self._store.log, msgspec.json.encode(run_id)
-        for _ in range(ATTEMPTS):
-            try:
-                await log.append(subject, data, after=after)
-            except (WrongSequence, OutcomeUnknown):
-                last = await log.last(subject)
-                if last is not None and last.data == data:
-                    return True
-                if (0 if last is None else last.seq) != after:
-                    return False
-            else:
-                return True
-        raise OutcomeUnknown(f"{subject}: no answer")
 
 
 async def ended(

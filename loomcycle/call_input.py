@@ -1,7 +1,8 @@
-"""What a tool and its hooks are really given: the call's arguments without masks.
+"""What a tool, its hooks and its children are really given: the call's arguments without masks,
+and what a call that asked a person really got.
 
-The journal holds masked arguments; their plaintext is sealed beside the run. Which arguments
-count (the model's, a person's edit, what hooks made of them) is ``replay/approval.py``.
+The journal holds masked arguments and answers; their plaintext is sealed beside the run. Which
+arguments count (the model's, a person's edit, what hooks made of them): ``replay/approval.py``.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ from msgspec import Raw
 from events.vocabulary import CallPrepared, InterruptClosed
 from loomcycle.journal import RunJournal
 from loomcycle.masking import RunMasker, plain_input
-from replay import approval
+from replay import approval, interrupts
+from replay.machine import CloseCall
 from replay.state import Call
 
 _MASK = re.compile(rb"\[redacted[^\]\"]*\]")
@@ -29,6 +31,29 @@ def given_input(call: Call, journal: RunJournal) -> bytes:
     if call.prepared is not None and given is call.prepared.input:
         return bytes(_plain_rewrite(call, call.prepared, journal) or given)
     return _resolved(bytes(_plain_edit(call, journal) or given), call, journal)
+
+
+def given_to_children(call: Call, journal: RunJournal) -> bytes:
+    """The arguments under which a call waits for its children."""
+    given, prepared = call.given, call.prepared
+    if given is None or given is call.input or (prepared and given is prepared.input):
+        return given_input(call, journal)
+    state = journal.state
+    for event in reversed(journal.plain.values()):
+        if not isinstance(event, InterruptClosed) or approval.edited(event) is None:
+            continue
+        if any(approval.is_asked_by(state, call, event.interrupt_id, i) for i in range(call.asked)):
+            return bytes(approval.edited(event) or given)
+    return bytes(given)
+
+
+def answered_text(effect: CloseCall, journal: RunJournal) -> str:
+    """The result of a call that waited: ``effect.text`` with what a person really said."""
+    call = effect.call
+    closed = _plain_closed(call, journal)
+    if closed is None or call.waiting is None:
+        return effect.text
+    return interrupts.result(call, call.waiting, closed)[0]
 
 
 def denied_text(call: Call, prepared: CallPrepared, journal: RunJournal) -> str:
@@ -52,12 +77,17 @@ def _plain_prepared(call: Call, prepared: CallPrepared, journal: RunJournal) -> 
 
 
 def _plain_edit(call: Call, journal: RunJournal) -> Raw | None:
+    closed = _plain_closed(call, journal)
+    return None if closed is None else approval.edited(closed)
+
+
+def _plain_closed(call: Call, journal: RunJournal) -> InterruptClosed | None:
     closed = call.closed
+    if closed is None:
+        return None
     for event in journal.plain.values():
-        if isinstance(event, InterruptClosed) and closed is not None:
-            own = event.interrupt_id == closed.interrupt_id
-            if own:
-                return approval.edited(event)
+        if isinstance(event, InterruptClosed) and event.interrupt_id == closed.interrupt_id:
+            return event
     return None
 
 

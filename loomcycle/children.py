@@ -26,7 +26,7 @@ from events.vocabulary import (
     SpawnChildStarted,
 )
 from loomcycle.admission import terminal
-from loomcycle.call_input import given_input
+from loomcycle.call_input import given_to_children
 from loomcycle.errors import CommandError
 from loomcycle.journal import RunJournal, withdraw
 from loomcycle.loading import load
@@ -155,11 +155,8 @@ class Children:
         return Birth(call, index, ids, opening_of(started, said, resolved.system_prompt))
 
     def _entries(self, call: Call) -> list[Spawn]:
-        """The entries of a call in plain text; what a person edited is taken as it stands."""
-        given, prepared = call.given, call.prepared
-        if given is None or given is call.input or (prepared and given is prepared.input):
-            return children.read(given_input(call, self._journal)).entries()
-        return children.read(bytes(given)).entries()
+        """The entries of a call in plain text; masks in what a person edited stay masks."""
+        return children.read(given_to_children(call, self._journal)).entries()
 
     def _record(self, birth: Birth) -> None:
         call_id, index, ids = birth.call.id, birth.entry, birth.ids

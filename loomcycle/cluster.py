@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from collections import OrderedDict
 from collections.abc import Callable
 
 import msgspec
@@ -18,15 +19,20 @@ log = logging.getLogger("loomcycle.cluster")
 PREFIX = "process."
 RENEW_S = 1.0
 
+KEEP = 256
+"""Processes that are gone and whose replica is still known."""
+
 
 class Member(Struct, frozen=True, omit_defaults=True, kw_only=True):
     """What a process says of itself in its lease.
 
+    ``replica`` is the name that its operator gave it (``LOOMCYCLE_REPLICA_ID``), "" for none.
     ``control`` is the last word about pausing that it knows (a stream sequence), ``unparked`` the
     number of runs that it advances, ``forced`` the calls that it gave up for the pause.
     """
 
     slots: int
+    replica: str = ""
     version: str = ""
     host: str = ""
     started_ns: int = 0
@@ -69,6 +75,7 @@ class Cluster:
         """The table of leases is as young as this process: who was never seen in it is dead."""
         self._first_until = 0.0
         self._seen: set[str] = set()
+        self._replicas: OrderedDict[str, str] = OrderedDict()
 
     async def start(self) -> None:
         """Take the lease and look around once. Raises LogError."""
@@ -88,6 +95,10 @@ class Cluster:
     @property
     def members(self) -> dict[str, Member]:
         return self._members
+
+    def replica_of(self, process: str) -> str:
+        """The replica that ``process`` is, or was while this one looked; "" if it has no name."""
+        return self._replicas.get(process, "")
 
     def alone(self) -> bool:
         """Whether no other process is known."""
@@ -151,8 +162,16 @@ class Cluster:
         self.settled = settled or self._first
         if members.keys() != self._members.keys() or boot:
             self._members = members
+            self._remember(members)
             self.changed(members)
         self._members = members
+
+    def _remember(self, members: dict[str, Member]) -> None:
+        for process, member in members.items():
+            self._replicas[process] = member.replica
+            self._replicas.move_to_end(process)
+        while len(self._replicas) > len(members) + KEEP:
+            self._replicas.popitem(last=False)
 
 
 def _now() -> float:

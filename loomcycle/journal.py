@@ -176,6 +176,7 @@ class RunJournal:
         self.epoch = header.epoch
         self._staged.clear()
         self.journal_seq = self.run_seq = seq
+        state.last_ts = ts
         sealed_by(state, c, hash_, header.epoch, self.worker)
         self._observer.committed(seq, header, shown, data)
 
@@ -309,14 +310,16 @@ async def amend(
     state: State,
     events: Sequence[Event],
     *,
-    after: int,
+    noted: int,
     writer: str,
     ts: int,
 ) -> int:
     """Add a commit to a run that has ended, and return its sequence.
 
-    ``state`` has ``events`` folded, masked as they are; ``after`` is its journal's end. Raises
-    WrongSequence when somebody else was faster, LogError when nobody knows.
+    ``state`` has ``events`` folded, masked as they are; ``noted`` is the sequence of the note in
+    the run's session that its writer amends it, and must be the session's end when the commit is
+    stored (``loomcycle/session_lock.py``). Raises WrongSequence when somebody else was faster,
+    LogError when nobody knows.
     """
     facts = state.started
     data, hash_, _, blobs = encode_commit(
@@ -332,13 +335,15 @@ async def amend(
     for body in blobs.values():
         await store.blobs.put(body)
     subject = store.subjects.journal(facts.tenant, facts.run)
+    session = store.subjects.session(facts.tenant, facts.session)
     for _ in range(ATTEMPTS):
         try:
-            return await store.log.append(subject, data, after=after)
+            return await store.log.append(subject, data, after=noted, scope=session)
         except (WrongSequence, OutcomeUnknown):
             last = await store.log.last(subject)
             if last is not None and decode(last.data, last.seq).hash == hash_:
                 return last.seq
-            if last is None or last.seq != after:
-                raise WrongSequence(f"{facts.run} was amended by another") from None
+            end = await store.log.last(session)
+            if end is None or end.seq != noted:
+                raise WrongSequence(f"the session of {facts.run} went on") from None
     raise OutcomeUnknown(f"amendment of {facts.run}: no answer")

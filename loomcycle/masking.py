@@ -53,7 +53,7 @@ from events.vocabulary import (
 from loomcycle.journal import RunJournal
 from loomcycle.redaction import DeltaGuard, Mask, Redactor
 from loomcycle.services import Services
-from replay import compaction, conversation
+from replay import approval, compaction, conversation
 from replay.conversation import Block, Message, ModelRequest
 from replay.fold import metadata_block, opening_message, system_blocks
 from replay.machine import CODE_PROVIDER
@@ -87,11 +87,13 @@ _BOTH_TIERS: dict[type[Event], tuple[str, ...]] = {
     ToolCall: ("tool_use.input",),
     ToolResult: ("text", "tool_use.input"),
 }
-"""What comes of tools and errors, or repeats it: exact values and what looks like a secret."""
+"""What comes of tools and errors, or repeats it: exact values and what looks like a secret.
+
+(``InterruptClosed``, which becomes a result or arguments, too.)
+"""
 
 _EXACT_ONLY: dict[type[Event], tuple[str, ...]] = {
     CompactionMade: ("pinned",),
-    InterruptClosed: ("answer",),
     ModelAnswered: ("reasoning",),
     OutputRejected: ("error",),
     RunStarted: ("metadata",),
@@ -136,7 +138,23 @@ class RunMasker:
             if all(a is b for a, b in zip(payload, event.payload, strict=True)):
                 return event
             return replace(event, payload=payload)
+        if isinstance(event, InterruptClosed):
+            answer, by = self.answer(event.answer), self.text(event.resolved_by)
+            if answer is not event.answer or by is not event.resolved_by:
+                return replace(event, answer=answer, resolved_by=by)
         return event
+
+    def text(self, text: str) -> str:
+        """``text`` masked in both tiers; the same object when nothing was masked."""
+        return self._text(text)
+
+    def answer(self, text: str) -> str:
+        """A person's answer, masked as the result or the arguments of the call that it becomes."""
+        edit = approval.arguments_in(text)
+        if edit is None:
+            return self._text(text)
+        masked = self._json(edit)
+        return text if masked is edit else bytes(masked).decode()
 
     def _masked(self, event: Event, fields: _Fields, exact_only: bool) -> Event:
         for outer, inner in fields:

@@ -94,34 +94,40 @@ class ParkedRuns:
         self._now_ns = now_ns
         self._told: dict[str, _Told] = {}
         self._abandoned: dict[str, _Told] = {}
+        self._members = frozenset(cluster.members)
 
     async def sweep(self) -> int:
         """Post the wakes that are missing; returns how many. Raises LogError, ViewUnavailable.
 
-        A run whose wake is queued is left to it, once: the wake may be in a dead worker's hand.
+        A run whose wake is queued is left to it, once. When a process has gone the queue is not
+        believed: what it shows may be in that process' hand.
         """
         now_ns = self._now_ns()
+        members = frozenset(self._cluster.members)
+        gone = self._members - members
         parked, abandoned = await self._index.overdue(now_ns, paused=self._paused())
         due = _merged(parked)
         self._told = {run: told for run, told in self._told.items() if run in due}
-        woken = await self._wake(due, now_ns) if due else 0
+        woken = await self._wake(due, now_ns, gone) if due else 0
+        self._members = members
         await self._cancel_abandoned(abandoned, now_ns)
         return woken
 
-    async def _wake(self, due: dict[str, _Due], now_ns: int) -> int:
-        queued = await self._store.wakes.waiting()
+    async def _wake(self, due: dict[str, _Due], now_ns: int, gone: frozenset[str]) -> int:
+        queued: set[str] = set() if gone else await self._store.wakes.waiting()
+        doubt = "".join(f":{process}" for process in sorted(gone))
         missing: list[tuple[_Due, str]] = []
         told_now: dict[str, _Told] = {}
         for run_id, item in due.items():
             told = self._told.get(run_id)
             news = told is None or told.mark != item.mark
-            if told is not None and not news and now_ns < told.again_ns:
+            if told is not None and not news and now_ns < told.again_ns and not gone:
                 continue
             told_now[run_id] = _told(item.mark, None if news else told, now_ns)
             if news and run_id in queued:
                 continue
-            cause = f"due:{item.mark[0]}:{item.mark[1]}"
-            missing.append((item, cause if news else f"{cause}:{_bucket(now_ns)}"))
+            cause = f"due:{item.mark[0]}:{item.mark[1]}{doubt}"
+            missing.append((item, cause if news or gone else f"{cause}:{_bucket(now_ns)}"))
         await self._post(missing)
         self._told |= told_now
         if missing:

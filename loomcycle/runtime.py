@@ -226,7 +226,13 @@ async def _begin_to_advance(
     lookups = Lookups(store, stores.views)
     readers = Readers(services, grace_s=loaded.config.runtime.reader_grace_ms / 1000)
     started_ns = time.time_ns()
-    member = Member(slots=slots, version=__version__, host=platform.node(), started_ns=started_ns)
+    member = Member(
+        slots=slots,
+        replica=loaded.environment.replica_id,
+        version=__version__,
+        host=platform.node(),
+        started_ns=started_ns,
+    )
     cluster = Cluster(store, process, member, alone_at_boot=stores.fresh)
     worker = Worker(
         services,

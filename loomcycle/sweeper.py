@@ -149,7 +149,8 @@ class Sweeper:
         swept = 0.0
         while True:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._urgent.wait(), TICK_S)
+                async with asyncio.timeout(TICK_S):
+                    await self._urgent.wait()
             pending = pending or self._urgent.is_set()
             self._urgent.clear()
             if not pending and loop.time() - swept < FULL_SWEEP_S:

@@ -62,7 +62,9 @@ async def unsealed(journal: RunJournal, seals: Seals) -> dict[str, str]:
     plain: dict[str, str] = {}
     for message in journal.inbox:
         item = _read(message)
-        if isinstance(item, InputMessage) and item.sealed and item.id not in journal.state.taken:
+        if not isinstance(item, InputMessage | AnswerMessage) or item.id in journal.state.taken:
+            continue
+        if item.sealed:
             said = await seals.get(journal.run_id, seal_name(item.id))
             if said is not None:
                 plain[item.id] = said.decode()
@@ -107,7 +109,7 @@ def meaning(item: InboxMessage, state: State, plain: Mapping[str, str] = NOTHING
             return InterruptClosed(
                 interrupt_id=item.interrupt_id,
                 status="resolved",
-                answer=item.answer,
+                answer=plain.get(item.id, item.answer),
                 resolved_by=item.resolved_by,
                 resolved_ns=item.at_ns,
                 inbox=item.id,

@@ -15,7 +15,7 @@ from enum import Enum, auto
 
 from events.vocabulary import ToolResult, ToolStarted, ToolUse
 from loomcycle import approvals
-from loomcycle.call_input import denied_text, given_input
+from loomcycle.call_input import answered_text, denied_text, given_input
 from loomcycle.hooks.around import RunHooks
 from loomcycle.hooks.chain import Verdict
 from loomcycle.journal import RunJournal
@@ -103,7 +103,7 @@ class ToolTurn:
 
     async def close(self, effect: CloseCall) -> None:
         """Stage the result of a call that waited for it."""
-        output = ToolOutput(effect.text, effect.is_error)
+        output = ToolOutput(answered_text(effect, self._journal), effect.is_error)
         self._result(effect.call, await self._hooks.after(effect.call, output))
 
     def _known(self, calls: Iterable[Call]) -> list[Work]:

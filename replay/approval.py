@@ -1,8 +1,8 @@
 """Approvals: which calls need one, what exactly a person allowed, and what an answer means.
 
 An approval binds tool, canonical arguments, principal, definition and expiry, in one run;
-whatever changes one of them afterwards (a hook, a fork, a replay elsewhere) needs another one.
-Pure: everything follows from the run's state, so a verifier derives the same.
+whatever changes one of them afterwards (a hook, a fork, a replay elsewhere), or lets the expiry
+pass before the call could begin, needs another one. Pure: a verifier derives the same.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ def bound(tool: str, arguments: Raw, principal: str, definition: str, until_ns: 
 
 def is_answer(text: str) -> bool:
     """Whether ``text`` answers a request for approval: ``approve``, ``deny``, or an object."""
-    return text.strip() in (APPROVE, DENY) or _object(text) is not None
+    return text.strip() in (APPROVE, DENY) or arguments_in(text) is not None
 
 
 def edited(closed: InterruptClosed) -> Raw | None:
     """The arguments that the person gave instead of the model's; None when there are none."""
-    return _object(closed.answer)
+    return arguments_in(closed.answer)
 
 
 def allows(closed: InterruptClosed) -> bool:
@@ -56,8 +56,22 @@ def allows(closed: InterruptClosed) -> bool:
 
 
 def edit_of(call: Call) -> Raw | None:
-    """The arguments that the answer to the call's question put in place of those it showed."""
-    return edited(call.closed) if call.allowed and call.closed is not None else None
+    """The arguments that the answer to the call's question put in place of those it showed.
+
+    None when the leave has expired: the next question shows what the last one did.
+    """
+    if not call.allowed or call.closed is None or is_over(call):
+        return None
+    return edited(call.closed)
+
+
+def is_over(call: Call) -> bool:
+    """Whether the leave had expired when the call could begin; one that began, began in time.
+
+    Judged by the journal: by the commit that holds the answer, or the last claim after it.
+    """
+    waiting = call.waiting
+    return waiting is not None and not call.started and 0 < waiting.until_ns <= call.leave_ns
 
 
 def is_prepared(call: Call) -> bool:
@@ -108,7 +122,7 @@ def bound_by(state: State, call: Call, until_ns: int) -> str:
 def holds(state: State, call: Call) -> bool:
     """Whether what a person allowed is what would run now."""
     waiting = call.waiting
-    if not call.allowed or waiting is None or waiting.kind != KIND:
+    if not call.allowed or waiting is None or waiting.kind != KIND or is_over(call):
         return False
     if not is_asked_by(state, call, waiting.ref, call.asked - 1):
         return False
@@ -125,7 +139,8 @@ def _is_edit_prepared(call: Call) -> bool:
     return prepared is not None and waiting is not None and prepared.edit_of == waiting.ref
 
 
-def _object(text: str) -> Raw | None:
+def arguments_in(text: str) -> Raw | None:
+    """The JSON object that an answer is; None when it is none."""
     text = text.strip()
     if not text.startswith("{"):
         return None

@@ -59,7 +59,7 @@ from replay import approval, compaction, conversation, output
 from replay.conversation import Block, Message
 from replay.hashing import RollingHash
 from replay.history import completion
-from replay.machine import MOVES
+from replay.machine import BROKEN_STREAMS_COUNT, MOVES
 from replay.state import Call, Child, Phase, RecordedCall, State
 
 METADATA_LABEL = (
@@ -105,8 +105,11 @@ def apply_commit(state: State, commit: Commit) -> None:
 
 
 def sealed_by(state: State, c: int, hash_: str, epoch: int, writer: str) -> None:
-    """Note the commit that holds the events folded last."""
+    """Note the commit that holds the events folded last; ``state.last_ts`` is its time."""
     state.commits, state.commit_hash, state.epoch, state.writer = c, hash_, epoch, writer
+    for call in state.calls:
+        if call.allowed and not call.leave_ns:
+            call.leave_ns = state.last_ts
 
 
 def fold(plan: RunPlan, commits: Iterable[Commit], history: Sequence[Message] = ()) -> State:
@@ -200,7 +203,7 @@ def _attempt_failed(s: State, e: ModelAttemptFailed, n: int, ts: int, masked: bo
     s.failure = e
     s.spent += 1
     s.attempt = e.attempt + 1
-    if e.partial:
+    if e.partial and s.started.machine < BROKEN_STREAMS_COUNT:
         s.retries = 0
     s.turn_text, s.turn_calls = "", []
 
@@ -279,6 +282,8 @@ def _claimed(s: State, e: RunClaimed, n: int, ts: int, masked: bool) -> None:
     if s.parked is None:
         s.claims += 1
     s.parked = None
+    for call in s.calls:
+        call.leave_ns = 0
 
 
 def _parked(s: State, e: RunParked, n: int, ts: int, masked: bool) -> None:
@@ -326,6 +331,7 @@ def _interrupt_closed(s: State, e: InterruptClosed, n: int, ts: int, masked: boo
         if call.waiting is not None and call.waiting.ref == e.interrupt_id and not call.done:
             call.closed = e
             call.allowed = call.waiting.kind == "approval" and approval.allows(e)
+            call.leave_ns = 0
 
 
 def _compaction_requested(s: State, e: CompactionRequested, n: int, ts: int, masked: bool) -> None:

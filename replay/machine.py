@@ -18,7 +18,11 @@ from replay import children, compaction, interrupts, output
 from replay.children import Spawn
 from replay.state import Call, Phase, State
 
-MACHINE_VERSION = 1
+MACHINE_VERSION = 2
+"""1: a call whose stream broke gave the run its retries back."""
+
+BROKEN_STREAMS_COUNT = 2
+"""From this version on it uses one up like any failed call; only an answer gives them back."""
 
 CODE_PROVIDER = "code-js"
 

@@ -53,6 +53,8 @@ class Call(Struct):
     it waited for is settled, ``allowed`` when a person let it run (what ``waiting.bound`` says).
     ``asked`` counts how often it began to wait; ``reviewed``: hooks had a say in its result.
     ``given``: the arguments under which it waits for children, a person's edit included.
+    ``leave_ns``: the journal's time since which an ``allowed`` call may run, that of its answer
+    or of a claim after it; 0 until it is stored.
     """
 
     n: int
@@ -65,6 +67,7 @@ class Call(Struct):
     waiting: CallWaiting | None = None
     closed: InterruptClosed | None = None
     allowed: bool = False
+    leave_ns: int = 0
     asked: int = 0
     reviewed: bool = False
     given: Raw | None = None
@@ -170,7 +173,7 @@ class State:
         """Turns that the model answered in this run, failed ones not counted."""
         self.failure: ModelAttemptFailed | None = None
         self.retries = 0
-        """Retries of the pair that serves since a call of it opened, or since it took over."""
+        """Of this turn's calls, by the pair that serves (machine 1: since a call of it opened)."""
         self.switches = 0
         self.turn_text = ""
         self.turn_n = 0

@@ -29,6 +29,7 @@ from events.vocabulary import (
 )
 from replay.conversation import Message
 from replay.fold import apply
+from replay.machine import MACHINE_VERSION
 from replay.request import hash_of, model_request
 from replay.state import State
 
@@ -47,6 +48,7 @@ def opens(text: str = "hi", **facts: object) -> list[Event]:
         "agent": "teller",
         "agent_id": "a_ab00000000000001",
         "plan": "0" * 64,
+        "machine": MACHINE_VERSION,
         "started_ns": 1,
     }
     return [RunStarted(**{**given, **facts}), says(text), Started()]  # type: ignore[arg-type]

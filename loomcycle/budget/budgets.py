@@ -1,7 +1,8 @@
 """Reservations of model calls on the ledger of their tree of runs, by compare-and-set.
 
 Everything a run has spent follows from its journal; the ledger is how runs of a tree on several
-replicas see each other's. A call whose reservation is refused is never made.
+replicas see each other's. One serves all limits below the outermost, so that a call is decided
+against all that bound it at once. A call whose reservation is refused is never made.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import logging
 from collections import OrderedDict
 from collections.abc import Callable
 from itertools import count
+from typing import NamedTuple
 
 import msgspec
 from msgspec import Struct
@@ -19,22 +21,19 @@ from msgspec import Struct
 from events import budget
 from events.budget import Amount, BudgetEvent, BudgetReserved, BudgetSettled
 from events.log import EventStore, LogUnavailable, OutcomeUnknown, WrongSequence
-from events.plan import Budget
-from events.vocabulary import RunStarted
 from loomcycle.admission import terminal
-from loomcycle.budget.ledger import NOTHING, Ledger, refusal
+from loomcycle.budget.ledger import NOTHING, Ledger, Limit, refusal
+from loomcycle.budget.limits import Limits
 from loomcycle.budget.prices import Prices, Unpriced
 from loomcycle.journal import pause
-from loomcycle.loading import Plans, load, opening, whole_commit
+from loomcycle.loading import Plans, load
 from replay.conversation import ModelRequest
 from replay.state import State
 
 log = logging.getLogger("loomcycle.budget")
 
 KEPT = 1024
-"""Trees whose limits and ledgers this process remembers."""
-
-UNLIMITED = Budget()
+"""Ledgers that this process remembers."""
 
 
 class Refusal(Struct, frozen=True):
@@ -44,12 +43,27 @@ class Refusal(Struct, frozen=True):
 
 
 class _Book:
-    """A tree's ledger as far as this process has read it. ``lock``: one writer at a time."""
+    """A ledger as far as this process has read it. ``lock``: one writer at a time."""
 
-    def __init__(self, root: str, limit: Budget, subject: str) -> None:
-        self.root, self.limit, self.subject = root, limit, subject
-        self.ledger = Ledger()
+    def __init__(self, top: str, subject: str) -> None:
+        self.subject = subject
+        self.ledger = Ledger(top)
         self.lock = asyncio.Lock()
+
+
+class _Account(NamedTuple):
+    """The limits over a run, from above, and the ledger that they share."""
+
+    limits: tuple[Limit, ...]
+    book: _Book
+
+    @property
+    def within(self) -> tuple[str, ...]:
+        return tuple(limit.run for limit in self.limits[1:])
+
+    @property
+    def money(self) -> bool:
+        return any(limit.budget.cost_micros is not None for limit in self.limits)
 
 
 class Budgets:
@@ -59,30 +73,27 @@ class Budgets:
         self._store = store
         self._plans = plans
         self._prices = prices
-        self._books: OrderedDict[tuple[str, str], _Book | None] = OrderedDict()
+        self._limits = Limits(store, plans)
+        self._books: OrderedDict[tuple[str, str], _Book] = OrderedDict()
 
     @staticmethod
     def concerns(state: State) -> bool:
         """Whether the run may have a budget, its own or that of a run above."""
-        return state.plan.budget is not None or bool(state.started.root)
+        return Limits.possible(state)
 
     async def reserve(self, state: State, request: ModelRequest) -> Refusal | None:
-        """Reserve what ``request`` may cost. Raises LogError.
+        """Reserve what ``request`` may cost under every limit over the run. Raises LogError.
 
         What the journal holds is settled with it; an earlier reservation of the run, be it a
-        dead worker's, is replaced. A child's own budget bounds its own calls only.
+        dead worker's, is replaced.
         """
-        if not self.concerns(state):
+        account = await self._account(state)
+        if account is None:
             return None
-        own, book = _limited(state.plan.budget), await self._book(state)
+        limits, book = account
         try:
-            if own is not None and (book is None or book.root != state.run):
-                reason = refusal(own, Ledger(), state.run, *self._bounds(state, request, own))
-                if reason:
-                    return Refusal(reason)
-            if book is None:
-                return None
-            spent, wanted = self._bounds(state, request, book.limit)
+            spent = self._prices.spent(state.spend, money=account.money)
+            wanted = self._prices.bound(request, money=account.money)
         except Unpriced as cause:
             return Refusal(str(cause))
         event = BudgetReserved(
@@ -91,98 +102,73 @@ class Budgets:
             epoch=state.epoch,
             spent=spent,
             amount=wanted,
+            within=account.within,
         )
         reason = await self._write(
-            state,
-            book,
-            event,
-            lambda: refusal(book.limit, book.ledger, state.run, spent, wanted),
+            state, book, event, lambda: refusal(limits, book.ledger, state.run, spent, wanted)
         )
         return Refusal(reason) if reason else None
 
     async def settle(self, state: State) -> None:
         """Put what the run has spent, staged events included, in place of its reservation."""
-        book = await self._book(state) if self.concerns(state) else None
-        if book is not None:
-            await self._settle(state, book)
+        account = await self._account(state)
+        if account is not None:
+            await self._settle(state, account)
 
     async def ended(self, state: State) -> None:
         """Settle a run that makes no more calls, whoever made its last one."""
-        book = await self._book(state) if self.concerns(state) else None
-        if book is None:
+        account = await self._account(state)
+        if account is None:
             return
-        async with book.lock:
-            await self._catch_up(book)
-        await self._settle(state, book)
+        async with account.book.lock:
+            await self._catch_up(account.book)
+        await self._settle(state, account)
 
     async def spent(self, state: State) -> Amount:
-        """What the whole tree of the run has spent by now, as the log has it."""
-        book = await self._book(state) if self.concerns(state) else None
-        if book is None:
+        """What all runs that share the outermost budget over this one have spent by now."""
+        account = await self._account(state)
+        if account is None:
             return NOTHING
-        async with book.lock:
-            await self._catch_up(book)
-            return book.ledger.spent
+        async with account.book.lock:
+            await self._catch_up(account.book)
+            return account.book.ledger.spent
 
-    # --- limits ---------------------------------------------------------------------------
-
-    def _bounds(self, state: State, request: ModelRequest, limit: Budget) -> tuple[Amount, Amount]:
-        """(spent, wanted) as far as ``limit`` counts them. Raises Unpriced."""
-        money = limit.cost_micros is not None
-        spent = self._prices.spent(state.spend, money=money)
-        return spent, self._prices.bound(request, money=money)
-
-    async def _book(self, state: State) -> _Book | None:
-        """The ledger of the run's tree; None when the run at its top has no budget."""
-        facts = state.started
-        root = facts.root or facts.run
-        key = (facts.tenant, root)
-        if key in self._books:
+    async def _account(self, state: State) -> _Account | None:
+        """None for a run that no budget bounds."""
+        limits = await self._limits.of(state)
+        if not limits:
+            return None
+        key = (state.started.tenant, limits[0].run)
+        book = self._books.get(key)
+        if book is None:
+            book = _Book(limits[0].run, self._store.subjects.state("budget", *key))
+            self._books[key] = book
+            while len(self._books) > KEPT:
+                self._books.popitem(last=False)
+        else:
             self._books.move_to_end(key)
-            return self._books[key]
-        given = state.plan.budget if root == facts.run else await self._budget_of(*key)
-        limit = _limited(given)
-        subject = self._store.subjects.state("budget", *key)
-        book = _Book(root, limit, subject) if limit is not None else None
-        self._books.setdefault(key, book)
-        while len(self._books) > KEPT:
-            self._books.popitem(last=False)
-        return self._books[key]
-
-    async def _budget_of(self, tenant: str, run_id: str) -> Budget | None:
-        store = self._store
-        for attempt in count():
-            try:
-                first = await store.log.first(store.subjects.journal(tenant, run_id))
-                break
-            except (LogUnavailable, OutcomeUnknown):
-                await pause(attempt)
-        if first is None:
-            return None
-        started = opening(await whole_commit(store, first))
-        if not isinstance(started, RunStarted):
-            return None
-        return (await self._plans.get(started.plan)).budget
+        return _Account(limits, book)
 
     # --- the ledger -----------------------------------------------------------------------
 
-    async def _settle(self, state: State, book: _Book) -> None:
-        spent = self._spent_if_priced(state, book.limit)
-        entry = book.ledger.entries.get(state.run)
-        if entry is None and spent == NOTHING:
+    async def _settle(self, state: State, account: _Account) -> None:
+        event = self._settlement(state, account)
+        entry = account.book.ledger.entries.get(state.run)
+        if entry is None and event.spent == NOTHING:
             return
-        if entry is not None and entry.reserved == NOTHING and entry.spent == spent:
+        if entry is not None and entry.reserved == NOTHING and entry.spent == event.spent:
             return
-        event = BudgetSettled(run=state.run, epoch=state.epoch, spent=spent)
-        await self._write(state, book, event, lambda: "")
+        await self._write(state, account.book, event, lambda: "")
 
-    def _spent_if_priced(self, state: State, limit: Budget) -> Amount:
-        """A price that went from the table costs nothing more: the calls were made under it."""
+    def _settlement(self, state: State, account: _Account) -> BudgetSettled:
+        """What the run has spent. A price that went from the table costs nothing more: the calls
+        were made under it."""
         try:
-            return self._prices.spent(state.spend, money=limit.cost_micros is not None)
+            spent = self._prices.spent(state.spend, money=account.money)
         except Unpriced as cause:
             log.warning("%s is settled in tokens only: %s", state.run, cause)
-            return self._prices.spent(state.spend, money=False)
+            spent = self._prices.spent(state.spend, money=False)
+        return BudgetSettled(run=state.run, epoch=state.epoch, spent=spent, within=account.within)
 
     async def _write(
         self, state: State, book: _Book, event: BudgetEvent, decide: Callable[[], str]
@@ -252,17 +238,12 @@ class Budgets:
             if last is None or not terminal(last.data):
                 continue
             loaded = await load(store, self._plans, tenant, run_id)
-            if loaded is None:
+            account = None if loaded is None else await self._account(loaded.state)
+            if loaded is None or account is None:
                 continue
-            spent = self._spent_if_priced(loaded.state, book.limit)
-            event = BudgetSettled(run=run_id, epoch=loaded.state.epoch, spent=spent)
+            event = self._settlement(loaded.state, account)
             with contextlib.suppress(WrongSequence, OutcomeUnknown, LogUnavailable):
                 await store.log.append(book.subject, budget.encode(event), after=book.ledger.seq)
             released = True
             await self._catch_up(book)
         return released
-
-
-def _limited(given: Budget | None) -> Budget | None:
-    """``given`` when it limits anything."""
-    return given if given is not None and given != UNLIMITED else None

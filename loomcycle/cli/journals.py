@@ -12,7 +12,6 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import aclosing
 
 import click
-import msgspec
 
 from events.commit import Chain
 from events.ids import first_run_of
@@ -23,6 +22,7 @@ from loomcycle.cli.errors import BadInvocation
 from loomcycle.cli.event_lines import as_json_line, as_text_line
 from loomcycle.config.loaded import LoadedConfig
 from loomcycle.loading import whole_commit
+from loomcycle.session_lock import run_of
 from projections.sources import Source, sources_of
 
 Wanted = Callable[[Message], bool]
@@ -72,7 +72,9 @@ async def show_session(
 
         def wanted(message: Message) -> bool:
             if message.subject == entries:
-                runs.add(store.subjects.journal(tenant, msgspec.json.decode(message.data)))
+                run_id = run_of(message.data)
+                if run_id:
+                    runs.add(store.subjects.journal(tenant, run_id))
             return message.subject in runs
 
         for entry in await store.log.read(entries):

@@ -15,8 +15,10 @@ from loomcycle.admission import terminal
 from loomcycle.auth import Principal
 from loomcycle.errors import UnknownAgentId
 from loomcycle.lookups import Lookups
+from loomcycle.said import RunEnded, masker_of
 from loomcycle.services import Services
 from loomcycle.wakes import wake_data
+from projections.rows import Run
 
 DEFAULT_REASON = "cancelled by api"
 
@@ -32,9 +34,14 @@ class Cancelled(Struct, frozen=True, kw_only=True):
 
 
 async def cancel_run(services: Services, tenant: str, run_id: str, reason: str) -> bool:
-    """Ask for the end of one run; False when it has ended. Raises LogError."""
+    """Ask for the end of one run; False when it has ended. Raises LogError.
+
+    ``reason`` is the runtime's own: only this deployment's secrets are looked for in it.
+    """
     if await _has_ended(services, tenant, run_id):
         return False
+    if services.redaction is not None:
+        reason = services.redaction.text(reason)
     message = _message(services, reason)
     if not await _leave(services, tenant, run_id, message):
         return False
@@ -56,24 +63,41 @@ async def cancel_agent(
     if await _has_ended(services, run.tenant, run.id):
         current = await lookups.run_of_handle(principal, agent_id)
         return Cancelled(agent_id=agent_id, cancelled=False, status=(current or run).status)
-    given = reason or DEFAULT_REASON
+    given = await _shown(services, run, reason) if reason else DEFAULT_REASON
     runs = [*await lookups.descendants(run.tenant, agent_id), run]
-    messages = [_message(services, given) for _ in runs]
-    left = await asyncio.gather(
-        *(_leave(services, one.tenant, one.id, m) for one, m in zip(runs, messages, strict=True))
-    )
-    told = [(one, m) for one, m, ok in zip(runs, messages, left, strict=True) if ok]
+    left = await asyncio.gather(*(_told(services, one, given, reason) for one in runs))
+    told = [(one, m) for one, m in zip(runs, left, strict=True) if m is not None]
     await asyncio.gather(*(_announce(services, one.tenant, one.id, m) for one, m in told))
-    if not left[-1]:
+    if left[-1] is None:
         current = await lookups.run_of_handle(principal, agent_id)
         return Cancelled(agent_id=agent_id, cancelled=False, status=(current or run).status)
     cascaded = tuple(one.agent_id for one, _ in told[:-1])
     return Cancelled(agent_id=agent_id, cancelled=True, reason=given, cascaded=cascaded)
 
 
+async def _told(
+    services: Services, run: Run, given: str, reason: str
+) -> inbox.CancelMessage | None:
+    """The message left for one of the runs to cancel; None when the run had ended before.
+
+    ``given`` is the caller's ``reason`` as masked for the first of them; a run may have
+    credentials of its own.
+    """
+    shown = await _shown(services, run, given) if reason else given
+    message = _message(services, shown)
+    return message if await _leave(services, run.tenant, run.id, message) else None
+
+
+async def _shown(services: Services, run: Run, reason: str) -> str:
+    """``reason`` without secrets of this deployment and of ``run``."""
+    try:
+        masker = await masker_of(services, run.tenant, run.id)
+    except RunEnded:
+        return DEFAULT_REASON
+    return reason if masker is None else masker.text(reason)
+
+
 def _message(services: Services, reason: str) -> inbox.CancelMessage:
-    if services.redaction is not None:
-        reason = services.redaction.text(reason)
     return inbox.CancelMessage(id=f"i_{services.new_hex()}", reason=reason)
 
 

@@ -26,7 +26,7 @@ from events.vocabulary import (
     RunParked,
     UserInput,
 )
-from loomcycle.admission import withdrawn
+from loomcycle.admission import SESSION_BUSY, withdrawn
 from loomcycle.auth import Principal
 from loomcycle.commands.inputs import MAX_UNREAD, read_all
 from loomcycle.compaction_turn import BLANK, FAILED, Summary, outcome, summarise
@@ -44,13 +44,14 @@ from loomcycle.errors import (
     SummaryUnavailable,
     UnknownAgent,
 )
-from loomcycle.journal import amend
+from loomcycle.journal import amend, withdraw
 from loomcycle.loading import LoadedRun, load, whole_commit
 from loomcycle.planning import Narrowing
 from loomcycle.providers.base import ProviderError, ProviderNotConfigured
 from loomcycle.run_facts import RunReader, Standing
 from loomcycle.said import stir
 from loomcycle.services import Services
+from loomcycle.session_lock import Amending, SessionLine, line_of, take
 from replay.compaction import MIN_MESSAGES, Cut, cut, estimate, summary_hash, summary_request
 from replay.compaction_proof import failure
 from replay.fold import apply
@@ -65,10 +66,11 @@ WAIT_S = 180.0
 
 POLL_S = 0.02
 
+ADMITTED_NS = 1_000_000_000
+"""For so long a run that was admitted to the session may have no commit."""
+
 RACES = 3
 """So often somebody else may amend the same run at the same time."""
-
-_decode_run = msgspec.json.Decoder(str).decode
 
 
 class Compacted(Struct, frozen=True):
@@ -99,17 +101,22 @@ class Compactions:
     async def compact(self, principal: Principal, run_id: str) -> Compacted:
         """Raises NoRunForId, RunBusy, AgentGone, LaterRuns, InboxFull, BudgetSpent,
         SummaryFailed, SummaryUnavailable, LogError."""
+        services = self._services
         for race in range(RACES):
             standing = await self._runs.standing(run_id)
             if standing is None or not principal.sees(standing.facts.tenant):
                 raise NoRunForId
             loaded = await self._load(run_id, standing)
             state = loaded.state
-            if race and self._services.budgets is not None:
-                await self._services.budgets.ended(state)
+            if race and services.budgets is not None:
+                await services.budgets.ended(state)
+            line = SessionLine((), 0, False)
             if state.phase is Phase.FINISHED:
-                if await self._superseded(state):
+                line = await line_of(services.store, state.started.tenant, state.started.session)
+                if await self._superseded(state, line):
                     raise LaterRuns
+                if await self._has_moved(standing, loaded):
+                    continue
             elif state.phase is not Phase.AWAITING:
                 raise RunBusy
             if len(state.messages) + len(completion(state)) < MIN_MESSAGES:
@@ -122,7 +129,7 @@ class Compactions:
             if state.phase is Phase.AWAITING:
                 return await self._ask_owner(run_id, standing, loaded)
             try:
-                return await self._amend(loaded)
+                return await self._amend(state, line.end)
             except WrongSequence:
                 continue
         raise RunBusy
@@ -192,9 +199,10 @@ class Compactions:
 
     # --- an ended run ---------------------------------------------------------------------
 
-    async def _amend(self, loaded: LoadedRun) -> Compacted:
-        """Summarise here and add the compaction to the journal. Raises WrongSequence, …"""
-        services, state = self._services, loaded.state
+    async def _amend(self, state: State, after: int) -> Compacted:
+        """Summarise here and add the compaction to the journal, if the session still ends at
+        ``after``: nobody went on with the old conversation. Raises WrongSequence, …"""
+        services = self._services
         pair = await self._pair(state)
         events: list[Event] = []
         self._add(
@@ -212,7 +220,7 @@ class Compactions:
                 services.store,
                 state,
                 events,
-                after=loaded.journal_seq,
+                noted=await self._note(state, after),
                 writer=services.process,
                 ts=services.now_ns(),
             )
@@ -223,6 +231,16 @@ class Compactions:
         assert isinstance(made, ContextCompaction)
         body = made.context_compaction
         return Compacted(state.run, True, body.before_tokens, body.after_tokens, "marker")
+
+    async def _note(self, state: State, after: int) -> int:
+        """Take the session over for the amendment of its last run; sequence of the note."""
+        services, facts = self._services, state.started
+        subject = services.store.subjects.session(facts.tenant, facts.session)
+        note = Amending(by=services.new_hex(), amends=facts.run)
+        noted = await take(services.store, subject, note, after)
+        if not noted:
+            raise WrongSequence(f"the session of {facts.run} went on")
+        return noted
 
     async def _summary(self, state: State, division: Cut) -> _Summarised:
         request = summary_request(state, division)
@@ -263,16 +281,34 @@ class Compactions:
         own = settings.model if plan.provider == state.provider else plan.compaction.model
         return Pair(plan.provider, own or plan.model)
 
-    async def _superseded(self, state: State) -> bool:
+    async def _superseded(self, state: State, line: SessionLine) -> bool:
         """Whether the session has runs after this one, which would not see the compaction."""
-        store, facts = self._services.store, state.started
-        entries = await store.log.read(store.subjects.session(facts.tenant, facts.session))
-        runs = [_decode_run(entry.data) for entry in entries]
+        facts, runs = state.started, line.runs
         for run_id in runs[runs.index(facts.run) + 1 :] if facts.run in runs else runs:
-            last = await store.log.last(store.subjects.journal(facts.tenant, run_id))
-            if last is not None and not withdrawn(last.data):
+            if not await self._never_began(facts.tenant, run_id):
                 return True
         return False
+
+    async def _never_began(self, tenant: str, run_id: str) -> bool:
+        """Whether an admitted run said nothing. One without a commit is about to make its first;
+        if it takes too long it was lost, and is withdrawn."""
+        services = self._services
+        store, until = services.store, services.now_ns() + ADMITTED_NS
+        while True:
+            last = await store.log.last(store.subjects.journal(tenant, run_id))
+            if last is not None:
+                return withdrawn(last.data)
+            now = services.now_ns()
+            if now >= until:
+                return await withdraw(
+                    store, tenant, run_id, SESSION_BUSY, writer=services.process, ts=now
+                )
+            await asyncio.sleep(POLL_S)
+
+    async def _has_moved(self, standing: Standing, loaded: LoadedRun) -> bool:
+        """Whether the journal got another commit before the session was looked at."""
+        last = await self._services.store.log.last(standing.facts.journal)
+        return last is None or last.seq != loaded.journal_seq
 
 
 def _noop(state: State) -> Compacted:

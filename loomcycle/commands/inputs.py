@@ -22,9 +22,8 @@ from loomcycle.errors import InboxFull, NotSteerable, Unprocessable
 from loomcycle.journal import pause
 from loomcycle.loading import whole_commit
 from loomcycle.run_facts import KEEP, RunReader, Standing
-from loomcycle.said import masked, stir
+from loomcycle.said import RunEnded, masker_for, seal, stir, words
 from loomcycle.services import Services
-from loomcycle.taking import seal_name
 
 MAX_UNREAD = 16
 """Messages of people that a run has not taken yet."""
@@ -54,7 +53,10 @@ class Inputs:
         facts = standing.facts
         if facts.is_child:
             raise NotSteerable
-        shown = await masked(services, run_id, facts, said)
+        try:
+            shown = words(await masker_for(services, run_id, facts), said)
+        except RunEnded:
+            raise NotSteerable from None
         message = inbox.InputMessage(
             id=f"i_{services.new_hex()}",
             text=shown,
@@ -63,7 +65,7 @@ class Inputs:
             sealed=shown != said,
         )
         if message.sealed:
-            await store.seals.put(run_id, seal_name(message.id), said.encode())
+            await seal(store, run_id, message.id, said)
         seq = await self._append(run_id, standing, message)
         _, after = await asyncio.gather(
             stir(store, facts.tenant, run_id, message.id), store.log.last(facts.journal)
@@ -72,14 +74,19 @@ class Inputs:
             raise NotSteerable
 
     async def _append(self, run_id: str, standing: Standing, message: inbox.InputMessage) -> int:
-        """The stream sequence of ``message``, once stored. Raises InboxFull, LogError."""
+        """The stream sequence of ``message``, once stored.
+
+        Raises NotSteerable (behind a cancel nothing is heard), InboxFull, LogError.
+        """
         store = self._services.store
         subject = store.subjects.inbox(standing.facts.tenant, run_id)
         for _ in range(ATTEMPTS):
-            end, unread = await self._unread(run_id, standing, subject)
+            end, unread, cancelled = await self._unread(run_id, standing, subject)
             stored = [seq for seq, ident in unread if ident == message.id]
             if stored:
                 return stored[0]
+            if cancelled:
+                raise NotSteerable
             if len(unread) >= MAX_UNREAD:
                 raise InboxFull
             with suppress(WrongSequence, OutcomeUnknown):  # both: look again what is there
@@ -90,8 +97,9 @@ class Inputs:
 
     async def _unread(
         self, run_id: str, standing: Standing, subject: str
-    ) -> tuple[int, list[tuple[int, str]]]:
-        """(sequence at which the inbox ends, (sequence, id) of inputs that may not be taken yet).
+    ) -> tuple[int, list[tuple[int, str]], bool]:
+        """(sequence at which the inbox ends, (sequence, id) of inputs that may not be taken yet,
+        whether a cancel stands there).
 
         The second is exact where it could make a difference: messages are taken in order, so
         the one ``MAX_UNREAD`` before the end tells whether there is room.
@@ -99,20 +107,18 @@ class Inputs:
         store = self._services.store
         after = self._taken.get(run_id, 0)
         newest, messages = await read_all(store, subject, after)
-        inputs = [
-            (message.seq, item.id)
-            for message in messages
-            if isinstance(item := _read(message), inbox.InputMessage)
-        ]
+        items = [(message.seq, _read(message)) for message in messages]
+        cancelled = any(isinstance(item, inbox.CancelMessage) for _, item in items)
+        inputs = [(seq, item.id) for seq, item in items if isinstance(item, inbox.InputMessage)]
         if len(inputs) < MAX_UNREAD:
-            return newest, inputs
+            return newest, inputs, cancelled
         window = inputs[-MAX_UNREAD:]
         taken = await self._taken_since(standing, window[0][0])
         places = [i for i, (_, ident) in enumerate(window) if ident in taken]
         if not places:
-            return newest, window
+            return newest, window, cancelled
         self._remember(run_id, window[places[-1]][0])
-        return newest, window[places[-1] + 1 :]
+        return newest, window[places[-1] + 1 :], cancelled
 
     async def _taken_since(self, standing: Standing, after: int) -> set[str]:
         """Ids of the messages that the run took in commits behind ``after``."""

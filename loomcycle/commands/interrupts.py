@@ -18,9 +18,10 @@ from loomcycle.errors import (
 )
 from loomcycle.questions import Questions
 from loomcycle.run_facts import RunReader
-from loomcycle.said import masked, stir
+from loomcycle.said import RunEnded, masker_for, seal, stir
 from loomcycle.services import Services
 from projections.rows import Interrupt
+from replay.approval import APPROVE, DENY, is_answer
 from replay.interrupts import QUESTION
 
 _ALIASES = {"answered": "resolved", "expired": "timed_out"}
@@ -54,6 +55,9 @@ class Interrupts:
     ) -> int:
         """Answer a question; the time at which it was, in unix nanoseconds.
 
+        White space around the answer is no part of it. What it holds of known secrets is masked
+        in the log, and sealed for the run.
+
         Raises Unprocessable, InterruptNotFound, InterruptExpired, InterruptSettled,
         ViewUnavailable, LogError.
         """
@@ -64,16 +68,26 @@ class Interrupts:
         if standing is None or not principal.sees(standing.facts.tenant):
             raise InterruptNotFound
         facts = standing.facts
+        said = answer.strip()
+        try:
+            masker = await masker_for(services, run_id, facts)
+        except RunEnded:
+            _check(await self._questions.find(interrupt_id, run_id), said, said)
+            raise InterruptSettled("the run has ended: no answer is wanted any more") from None
         at_ns = services.now_ns()
+        shown = said if masker is None else masker.answer(said)
         message = AnswerMessage(
             id=f"i_{services.new_hex()}",
             interrupt_id=interrupt_id,
-            answer=await masked(services, run_id, facts, answer),
-            resolved_by=resolved_by,
+            answer=shown,
+            resolved_by=resolved_by if masker is None else masker.text(resolved_by),
             at_ns=at_ns,
+            sealed=shown != said,
         )
+        if message.sealed:
+            await seal(services.store, run_id, message.id, said)
         await self._questions.settle(
-            facts.tenant, run_id, message, lambda question: _check(question, answer)
+            facts.tenant, run_id, message, lambda question: _check(question, said, shown)
         )
         await stir(services.store, facts.tenant, run_id, message.id)
         return at_ns
@@ -88,24 +102,25 @@ def _tenant(principal: Principal) -> str | None:
     return None if principal.is_admin else principal.tenant
 
 
-def _check(question: Interrupt | None, answer: str) -> None:
-    """Whether ``answer`` may be given to ``question`` now."""
+def _check(question: Interrupt | None, said: str, shown: str) -> None:
+    """Whether an answer, masked as ``shown``, may be given to ``question`` now.
+
+    Options are stored masked, and it is what the log shows that the run goes on with.
+    """
     if question is None:
         raise InterruptNotFound
     if question.status == "timed_out":
         raise InterruptExpired
     if question.status != "pending":
         raise InterruptSettled(f"interrupt is {question.status}: no answer is wanted any more")
-    options = msgspec.json.decode(question.options, type=list[str]) if question.options else []
-    if options and answer not in options and not (question.approval and _is_object(answer)):
+    if not question.options:
+        if not said:
+            raise Unprocessable("answer is required", "answer")
+        return
+    if question.approval:
+        if not is_answer(shown):
+            raise Unprocessable(f"answer must be {APPROVE}, {DENY} or a JSON object", "answer")
+        return
+    options = msgspec.json.decode(question.options, type=list[str])
+    if not {option.strip() for option in options} & {said, shown}:
         raise Unprocessable(f"answer must be one of: {', '.join(options)}", "answer")
-    if not options and not answer:
-        raise Unprocessable("answer is required", "answer")
-
-
-def _is_object(answer: str) -> bool:
-    """Edited arguments in place of an approval."""
-    try:
-        return isinstance(msgspec.json.decode(answer), dict)
-    except msgspec.DecodeError:
-        return False

@@ -43,12 +43,12 @@ from loomcycle.lookups import Lookups
 from loomcycle.ownership import CREDENTIALS
 from loomcycle.promises import Limits, Promises
 from loomcycle.services import Services
+from loomcycle.session_lock import Amending, line_of, take
 from loomcycle.starts import Start, StartItem, opening_of
 from loomcycle.worker import Worker
 from replay.machine import HANDLE_TAKEN, MACHINE_VERSION
 
 _encode = msgspec.json.Encoder().encode
-_decode_entry = msgspec.json.Decoder(str).decode
 
 
 @dataclass
@@ -188,8 +188,8 @@ class RunCommands:
         services = self._services
         store, tenant = services.store, session.tenant
         try:
-            entry = await store.log.last(store.subjects.session(tenant, session_id))
-            holder = _decode_entry(entry.data) if entry is not None else first_run_of(session_id)
+            line = await line_of(store, tenant, session_id)
+            holder = line.runs[-1] if line.runs else first_run_of(session_id)
             free = await ended(
                 store,
                 tenant,
@@ -200,7 +200,13 @@ class RunCommands:
             )
             if not free:
                 raise SessionBusy(session_id)
-            previous = await self._last_run(tenant, session_id)
+            after = line.end
+            if line.amending:
+                subject = store.subjects.session(tenant, session_id)
+                after = await take(store, subject, Amending(by=services.new_hex()), after)
+                if not after:
+                    raise SessionBusy(session_id)
+            previous = await self._last_run(tenant, session_id, line.runs)
         except LogError as cause:
             raise LogAway(f"the log cannot be asked about the session: {cause}") from None
         return SessionPlace(
@@ -208,16 +214,14 @@ class RunCommands:
             tenant=tenant,
             agent=session.agent,
             user_id=session.user_id,
-            after=entry.seq if entry is not None else 0,
+            after=after,
             previous=previous,
         )
 
-    async def _last_run(self, tenant: str, session_id: str) -> RunRef:
+    async def _last_run(self, tenant: str, session_id: str, runs: tuple[str, ...]) -> RunRef:
         """The newest run of a session that did begin: withdrawn ones said nothing."""
         store = self._services.store
-        entries = await store.log.read(store.subjects.session(tenant, session_id))
-        for entry in reversed(entries):
-            run_id = _decode_entry(entry.data)
+        for run_id in reversed(runs):
             last = await store.log.last(store.subjects.journal(tenant, run_id))
             if last is not None and not withdrawn(last.data):
                 return RunRef(run_id, decode(last.data).last_n)

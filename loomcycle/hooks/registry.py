@@ -137,7 +137,8 @@ class HookRegistry:
     async def _look_after(self) -> None:
         while True:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._hurry.wait(), CHECK_S)
+                async with asyncio.timeout(CHECK_S):
+                    await self._hurry.wait()
             self._hurry.clear()
             try:
                 await self.catch_up()

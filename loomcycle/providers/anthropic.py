@@ -16,12 +16,12 @@ from msgspec import Struct
 
 from events.plan import SystemBlock
 from loomcycle.providers import arguments, reasoning, schema
+from loomcycle.providers.answers import deltas_of
 from loomcycle.providers.base import (
     Capabilities,
     Delta,
     Done,
     ProviderError,
-    RetryDelta,
     TextDelta,
     ThinkingDelta,
     ToolCallDelta,
@@ -56,16 +56,9 @@ class AnthropicProvider:
     async def stream(self, request: ModelRequest) -> AsyncGenerator[Delta, None]:
         exchange = self._transport.post("/v1/messages", encode_request(request))
         answer = _Answer()
-        async with aclosing(exchange.frames()) as frames:
-            async for frame in frames:
-                if isinstance(frame, RetryDelta):
-                    yield frame
-                    continue
-                for delta in answer.read(frame):
-                    yield delta
-                exchange.ended = answer.ended
-        if not answer.complete:
-            raise exchange.cut_short()
+        async with aclosing(deltas_of(exchange, answer)) as deltas:
+            async for delta in deltas:
+                yield delta
         yield answer.done()
 
     async def models(self) -> list[str]:
@@ -272,6 +265,9 @@ class _Answer:
                 error = error or _WireError()
                 kind = error.type or "error"
                 raise ProviderError(f"{kind}: {error.message or ''}", partial=True)
+
+    def flush(self) -> tuple[()]:
+        return ()
 
     def done(self) -> Done:
         thinking = [self._thinking[index] for index in sorted(self._thinking)]

@@ -15,12 +15,12 @@ import msgspec
 from msgspec import Raw, Struct
 
 from loomcycle.providers import arguments, reasoning, schema
+from loomcycle.providers.answers import deltas_of
 from loomcycle.providers.base import (
     Capabilities,
     Delta,
     Done,
     ProviderError,
-    RetryDelta,
     TextDelta,
     ThinkingDelta,
     ToolCallDelta,
@@ -50,15 +50,9 @@ class GeminiProvider:
         path = f"/models/{model}:streamGenerateContent?alt=sse"
         exchange = self._transport.post(path, encode_request(request))
         answer = _Answer(request.model)
-        async with aclosing(exchange.frames()) as frames:
-            async for frame in frames:
-                if isinstance(frame, RetryDelta):
-                    yield frame
-                    continue
-                for delta in answer.read(frame):
-                    yield delta
-        if not answer.complete:
-            raise exchange.cut_short()
+        async with aclosing(deltas_of(exchange, answer)) as deltas:
+            async for delta in deltas:
+                yield delta
         for call in answer.calls:
             yield call
         yield answer.done()
@@ -201,6 +195,7 @@ class _Answer:
     def __init__(self, model: str) -> None:
         self.calls: list[ToolCallDelta] = []
         self.complete = False
+        self.ended = False
         self._signatures: list[str] = []
         self._model = model
         self._finish = ""
@@ -223,6 +218,9 @@ class _Answer:
                 self.complete = True
             for part in (candidate.content.parts if candidate.content else None) or ():
                 yield from self._part(part)
+
+    def flush(self) -> tuple[()]:
+        return ()
 
     def done(self) -> Done:
         stop_reason = "max_tokens" if self._finish == "MAX_TOKENS" else "end_turn"

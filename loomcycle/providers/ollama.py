@@ -13,12 +13,12 @@ import msgspec
 from msgspec import Raw, Struct
 
 from loomcycle.providers import arguments
+from loomcycle.providers.answers import deltas_of
 from loomcycle.providers.base import (
     Capabilities,
     Delta,
     Done,
     ProviderError,
-    RetryDelta,
     TextDelta,
     ThinkingDelta,
     ToolCallDelta,
@@ -69,23 +69,11 @@ class OllamaProvider:
         self._note_effort(request)
         exchange = self._transport.post("/api/chat", encode_request(request, self._num_ctx))
         answer = _Answer(self._id)
-        try:
-            async with aclosing(exchange.frames()) as frames:
-                async for frame in frames:
-                    if isinstance(frame, RetryDelta):
-                        yield frame
-                        continue
-                    for delta in answer.read(frame):
-                        yield delta
-                    exchange.ended = answer.ended
-            if not answer.ended:
-                raise exchange.cut_short()
-        except ProviderError:
-            for delta in answer.flush():
+        async with aclosing(deltas_of(exchange, answer)) as deltas:
+            async for delta in deltas:
                 yield delta
-            raise
-        for delta in answer.finish(recover=bool(request.tools)):
-            yield delta
+        for call in answer.written_calls() if request.tools else ():
+            yield call
         window = await self._window(request.model) if answer.counted else 0
         yield answer.done(window)
 
@@ -221,6 +209,10 @@ class _Answer:
         self._tokens = (0, 0)
 
     @property
+    def complete(self) -> bool:
+        return self.ended
+
+    @property
     def counted(self) -> bool:
         """Whether the server reported usage."""
         return any(self._tokens)
@@ -244,10 +236,9 @@ class _Answer:
         if text := self._coalescer.flush():
             yield TextDelta(text)
 
-    def finish(self, *, recover: bool) -> Iterator[Delta]:
-        """The text held back, then calls that the model wrote as text."""
-        yield from self.flush()
-        if recover and not self._called:
+    def written_calls(self) -> Iterator[ToolCallDelta]:
+        """Calls that the model wrote as text, where it made no other."""
+        if not self._called:
             for name, value in recover_calls("".join(self._text)):
                 self._called = True
                 yield ToolCallDelta("", name, value)

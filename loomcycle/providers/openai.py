@@ -14,12 +14,12 @@ import msgspec
 from msgspec import Struct
 
 from loomcycle.providers import arguments, reasoning
+from loomcycle.providers.answers import deltas_of
 from loomcycle.providers.base import (
     Capabilities,
     Delta,
     Done,
     ProviderError,
-    RetryDelta,
     TextDelta,
     ThinkingDelta,
     ToolCallDelta,
@@ -73,23 +73,9 @@ class OpenAIProvider:
         body = encode_request(request, self._dialect)
         exchange = self._transport.post("/chat/completions", body)
         answer = _Answer(self._transport.endpoint.name)
-        try:
-            async with aclosing(exchange.frames()) as frames:
-                async for frame in frames:
-                    if isinstance(frame, RetryDelta):
-                        yield frame
-                        continue
-                    for delta in answer.read(frame):
-                        yield delta
-                    exchange.ended = answer.ended
-            if not answer.complete:
-                raise exchange.cut_short()
-        except ProviderError:
-            for delta in answer.flush():
+        async with aclosing(deltas_of(exchange, answer)) as deltas:
+            async for delta in deltas:
                 yield delta
-            raise
-        for delta in answer.flush():
-            yield delta
         for call in answer.calls():
             yield call
         yield answer.done(self.capabilities.context_window)

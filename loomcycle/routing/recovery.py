@@ -26,6 +26,7 @@ from events.vocabulary import (
 from loomcycle.providers import deepseek
 from loomcycle.providers.errors import ErrorClass, classify, is_rate_limit
 from replay.conversation import Message
+from replay.machine import BROKEN_STREAMS_COUNT
 from replay.state import State
 
 BACKOFF_MS = (100, 300, 900, 2700, 8100)
@@ -34,7 +35,7 @@ BACKOFF_MS = (100, 300, 900, 2700, 8100)
 BACKOFF_REASON = "exponential backoff"
 
 MAX_CALLS_OF_A_TURN = 32
-"""A turn called so often is not retried: a stream that opens and breaks counts no retries."""
+"""A turn called so often is not retried, however often its pair was switched."""
 
 CAUSE_LIMIT = 200
 """Characters of the cause in a ``provider_fallback``."""
@@ -92,7 +93,9 @@ def recover(state: State, failure: Failure, usable: Callable[[Pair], bool]) -> D
     routing = state.plan.routing
     if state.iteration + state.spent + 1 >= state.plan.max_iterations:
         return GiveUp()
-    used = 0 if failure.partial else state.retries
+    used = state.retries
+    if failure.partial and state.started.machine < BROKEN_STREAMS_COUNT:
+        used = 0
     if (
         failure.kind is ErrorClass.RETRYABLE
         and used < min(routing.retry_attempts, len(BACKOFF_MS))

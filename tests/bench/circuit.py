@@ -60,6 +60,7 @@ class Circuit(Struct, kw_only=True):
     number: int
     user: str
     outcome: str = ""
+    error: str = ""
     seconds: float = 0.0
     runs: list[Ended] = field(default_factory=list)
 
@@ -69,9 +70,10 @@ class Circuit(Struct, kw_only=True):
 
 
 class Found(Struct):
-    """What the server has of one circuit."""
+    """What the server had of one circuit; ``left``: rows that deleting them left behind."""
 
     rows: int
+    left: int
     scores: list[float]
 
 
@@ -95,7 +97,7 @@ class Driver:
         editor = next((run.run_id for run in circuit.runs if run.role == "editor"), "")
         question = {"circuit": f"c{circuit.number}", "editor": editor if self._channel else ""}
         answer = await self._ask(AUDITOR, json.dumps(question), circuit.user)
-        return Found(answer["rows"], answer["scores"])
+        return Found(answer["rows"], answer["left"], answer["scores"])
 
     async def has_channel(self) -> bool:
         return "Channel" in await self._ask(PROBE, "which tools?", "probe")
@@ -118,9 +120,11 @@ class Driver:
                 circuit.outcome = "completed" if done else "failed"
             except TimeoutError:
                 circuit.outcome = "timeout"
-            except (BrokenOff, Refused):
-                circuit.outcome = "failed"
+            except (BrokenOff, Refused) as cause:
+                circuit.outcome, circuit.error = "failed", str(cause)
             circuit.seconds = time.perf_counter() - began
+            ends = (run.error for run in circuit.runs if run.error)
+            circuit.error = circuit.error or next(ends, "")
 
     async def _roles(self, circuit: Circuit) -> None:
         if self._channel:
@@ -207,6 +211,8 @@ def _row(
         "failed": outcomes["failed"],
         "timeout": outcomes["timeout"],
         "silent": silent,
+        "left": sum(one.left for one in found),
+        "error": next((circuit.error for circuit in circuits if circuit.error), ""),
         "seconds": round(took, 3),
         "circuits_s": round(len(circuits) / took, 2),
         **{f"p{q}_s": round(quantile(seconds, q / 100), 3) for q in (50, 95, 99)},
@@ -224,6 +230,7 @@ def main() -> int:
     allow_open_files(min(largest, options.launch_cap) * CONNECTIONS_EACH + OPEN_FILES_SPARE)
     with tempfile.TemporaryDirectory(dir=options.dir, prefix="loomcycle-circuit-") as folder:
         config, environ = configuration(
+            sum(options.circuits or RAMP),
             latency_ms=options.latency_ms,
             jitter_ms=options.jitter_ms,
             rate_429=options.rate_429,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 ROLES = ("researcher", "editor", "evaluator")
@@ -17,12 +18,13 @@ function run(input) {
     if (Memory.get({ scope: "user", key: key }).value !== null) rows += 1;
     Memory.delete({ scope: "user", key: key });
   }
+  const left = Memory.list({ scope: "user", prefix: asked.circuit + "-" }).entries.length;
   const scores = [];
   if (asked.editor) {
     const found = JSON.parse(Evaluation({ op: "list_for_run", run_id: asked.editor }));
     for (const one of found.evaluations) scores.push(one.score);
   }
-  return JSON.stringify({ rows: rows, scores: scores });
+  return JSON.stringify({ rows: rows, left: left, scores: scores });
 }
 """
 TOOLS = """
@@ -35,16 +37,23 @@ MEMORY = {"memory_scopes": ["user"]}
 
 
 def configuration(
-    *, latency_ms: int, jitter_ms: int, rate_429: float, rate_500: float
+    circuits: int, *, latency_ms: int, jitter_ms: int, rate_429: float, rate_500: float
 ) -> tuple[dict[str, Any], dict[str, str]]:
-    """(configuration, environment). With a failure rate runs may fall back to ``mock-stable``."""
-    config = {
+    """(configuration, environment) for circuits c1 to c``circuits``.
+
+    With a failure rate runs may fall back to ``mock-stable``.
+    """
+    config: dict[str, Any] = {
         "concurrency": {
             "max_concurrent_runs": 2000,
             "max_queue_depth": 30_000,
             "queue_timeout_ms": 600_000,
         },
-        "channels": {name: _CHANNEL for name in ("research-done/c0", "editing-done/c0")},
+        "channels": {
+            f"{kind}/c{number}": _CHANNEL
+            for kind in ("research-done", "editing-done")
+            for number in range(1, circuits + 1)
+        },
         "agents": {
             "researcher": _role("researcher", ["Memory"], publish=["research-done/*"]),
             "editor": _role(
@@ -83,7 +92,12 @@ def configuration(
             for name, agent in config["agents"].items()
         }
         config["user_tiers"] = {
-            "default": {"fallback_on_error": True, "max_fallback_attempts": 1, "retry_attempts": 2}
+            "default": {
+                "provider_priority": ["mock", "mock-stable"],
+                "fallback_on_error": True,
+                "max_fallback_attempts": 1,
+                "retry_attempts": 2,
+            }
         }
     return config, environ
 
@@ -92,16 +106,13 @@ _CHANNEL = {"scope": "global", "semantic": "queue", "default_ttl": 600, "max_mes
 
 
 def _role(
-    role: str,
-    tools: list[str],
-    publish: list[str] | None = None,
-    subscribe: list[str] | None = None,
+    role: str, tools: list[str], *, publish: Sequence[str] = (), subscribe: Sequence[str] = ()
 ) -> dict[str, Any]:
     return {
         "provider": "mock",
         "model": f"mock-{role}",
         "allowed_tools": [*tools, "Channel"],
-        "channels": _grants(publish or [], subscribe or []),
+        "channels": _grants(publish, subscribe),
         **MEMORY,
     }
 
@@ -115,8 +126,8 @@ def _falling_back(role: dict[str, Any]) -> dict[str, Any]:
     return {**kept, "tier": "middle", "models": {"middle": candidates}}
 
 
-def _grants(publish: list[str], subscribe: list[str]) -> dict[str, list[str]]:
-    return {"publish": publish, "subscribe": subscribe}
+def _grants(publish: Sequence[str], subscribe: Sequence[str]) -> dict[str, list[str]]:
+    return {"publish": list(publish), "subscribe": list(subscribe)}
 
 
 def _program(code: str, tools: list[str]) -> dict[str, Any]:

@@ -139,7 +139,7 @@ class _Crowd:
     async def occupy(self, port: int, measure: Callable[[], Awaitable[None]]) -> None:
         starts = [asyncio.create_task(self._start(port)) for _ in range(self._count)]
         try:
-            while await _queued(port) < self._count - SLOTS - await self._begun(starts):
+            while await _queued(port) < self._count - SLOTS - await self._begun(starts):  # noqa: ASYNC110
                 await asyncio.sleep(1.0)
             await asyncio.sleep(SETTLE_S)
             await measure()

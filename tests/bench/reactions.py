@@ -33,6 +33,9 @@ TALKS = 40
 """Parked runs that the inputs go to in turn."""
 
 STEERS = 200
+WORKING_LATENCY_MS = 5
+"""Of the model calls of a run at work: an input waits for the end of one."""
+
 CANCELS = 200
 WAVE = 10
 """Runs under way while one of them is cancelled."""
@@ -73,7 +76,8 @@ async def _inputs(bench: Bench) -> None:
             "plain": {"provider": "mock", "model": "mock-generic"},
             "busy": {**CALLING, "model": "mock-steps-100000"},
         }
-        with deployment(bench, environ=environment(vendor), agents=agents) as made:
+        environ = {**environment(vendor), "LOOMCYCLE_MOCK_LATENCY_MS": str(WORKING_LATENCY_MS)}
+        with deployment(bench, environ=environ, agents=agents) as made:
             server = await asyncio.to_thread(made.start)
             await asyncio.to_thread(server.wait_ready)
             port = server.port

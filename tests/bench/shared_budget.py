@@ -7,12 +7,11 @@ import json
 import random
 import shutil
 import tempfile
-from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from events.log import EventStore, LogError
-from events.vocabulary import BudgetRefused, Event, Usage
+from events.vocabulary import BudgetRefused, Event, Unrecognised, Usage
 from loomcycle.admission import terminal
 from loomcycle.loading import read_commits
 from tests.bench.bench import Bench
@@ -111,7 +110,7 @@ def _fan(child: str, count: int) -> dict[str, object]:
 async def _spread_out(store: EventStore) -> None:
     """Wait until all replicas advance children: at first most are where their parents are."""
     async with asyncio.timeout(SPREAD_S):
-        while await _writers(store) < REPLICAS:
+        while await _writers(store) < REPLICAS:  # noqa: ASYNC110
             await asyncio.sleep(0.2)
 
 
@@ -173,7 +172,7 @@ async def _spending(store: EventStore, root: str) -> bool:
     return any(entry.reserved.tokens for entry in ledger.entries.values())
 
 
-async def _events(store: EventStore, tenant: str, run: str) -> Sequence[Event]:
+async def _events(store: EventStore, tenant: str, run: str) -> list[Event | Unrecognised]:
     return [
         record.event
         for commit in await read_commits(store, tenant, run)

@@ -7,7 +7,6 @@ from contextlib import closing
 from typing import NamedTuple
 
 import nats
-
 from tests.bench.deployment import Deployment
 
 
@@ -50,7 +49,6 @@ def _views(made: Deployment) -> tuple[int, int]:
             if not name.startswith("sqlite_")
         ]
         rows = sum(db.execute(f'SELECT count(*) FROM "{name}"').fetchone()[0] for name in tables)
-        (pages,), (size,) = (
-            db.execute(f"PRAGMA {p}").fetchone() for p in ("page_count", "page_size")
-        )
+        ((pages,),) = db.execute("PRAGMA page_count")
+        ((size,),) = db.execute("PRAGMA page_size")
     return rows, pages * size

@@ -36,6 +36,7 @@ CONFIG = f"""
 concurrency: {{max_concurrent_runs: 3}}
 runtime: {{reader_grace_ms: 60000}}
 agents:
+  chief: {{provider: anthropic, model: m-1, max_tokens: 100, allowed_tools: [Agent]}}
   boss:
     provider: anthropic
     model: m-1
@@ -52,12 +53,20 @@ SPAWNS = {
 }
 
 
+SPAWN_BOSS = {"op": "spawn", "name": "boss", "prompt": "go"}
+
+
+@pytest.mark.parametrize("top", ["boss", "chief"])
 async def test_children_of_three_processes_stay_within_the_budget_when_one_is_killed(
-    tmp_path: Path,
+    tmp_path: Path, top: str
 ) -> None:
+    """The budget is that of the run at the top, or of its only child."""
+    runs = CHILDREN + (1 if top == "boss" else 2)
     go_on = asyncio.Event()
     answer = anthropic_events([{"type": "text", "text": "ok"}], input_tokens=20, output_tokens=900)
     async with FakeVendor() as vendor:
+        if top == "chief":
+            vendor.script(anthropic_tool_call("Agent", SPAWN_BOSS, input_tokens=700))
         vendor.script(anthropic_tool_call("Agent", SPAWNS, input_tokens=700))
         vendor.script(*(Reply([Hold(go_on), sse(*answer)]) for _ in range(CHILDREN)))
         vendor.script(
@@ -66,32 +75,32 @@ async def test_children_of_three_processes_stay_within_the_budget_when_one_is_ki
         environ = settings(tmp_path, **environment(vendor))
         async with replicas(tmp_path, CONFIG, environ, "one", "two", "three") as processes:
             first, second, _ = processes
-            reading = asyncio.create_task(start(second))
+            reading = asyncio.create_task(start(second, top))
             await vendor.wait_for(lambda v: len(v.requests) > 20)
             second.kill()
             await second.gone()
             await asyncio.gather(reading, return_exceptions=True)
             go_on.set()
             async with open_log(tmp_path / "data") as store:
-                await until(lambda: all_ended(store))
+                await until(lambda: all_ended(store, runs))
             await first.stop()
         async with open_log(tmp_path / "data") as store:
             await check(store)
 
 
-async def start(replica: Replica) -> None:
-    reply = await replica.http.post("/v1/runs", json={"agent": "boss", "prompt": "go"})
+async def start(replica: Replica, agent: str) -> None:
+    reply = await replica.http.post("/v1/runs", json={"agent": agent, "prompt": "go"})
     sse_frames(reply.text)
 
 
-async def all_ended(store: EventStore) -> bool | None:
+async def all_ended(store: EventStore, count: int) -> bool | None:
     plans = Plans(store)
     runs = await runs_in(store)
     for tenant, run in runs:
         loaded = await load(store, plans, tenant, run)
         if loaded is None or loaded.state.finished is None:
             return None
-    return True if len(runs) == CHILDREN + 1 else None
+    return True if len(runs) == count else None
 
 
 async def check(store: EventStore) -> None:
@@ -100,15 +109,17 @@ async def check(store: EventStore) -> None:
     plans = Plans(store)
     spent: dict[str, int] = {}
     refused = 0
-    root = ""
+    holder = ""
     for tenant, run in await runs_in(store):
         loaded = await load(store, plans, tenant, run)
         assert loaded is not None
         state = loaded.state
-        root = root if state.started.root else run
         refused += bool(state.budget_refused)
+        if state.started.agent == "chief":
+            continue
+        holder = run if state.plan.budget else holder
         spent[run] = sum(u.input_tokens + u.output_tokens for u in state.spend.values())
-    ledger, _ = await ledger_of(store, root)
+    ledger, _ = await ledger_of(store, holder)
     told = {run: entry.spent.tokens for run, entry in ledger.entries.items()}
     assert {run: told.get(run, 0) for run in spent} == spent
     assert all(entry.reserved == Amount() for entry in ledger.entries.values())

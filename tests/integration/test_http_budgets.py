@@ -9,9 +9,12 @@ import pytest
 import pytest_asyncio
 
 from events.budget import Amount, BudgetReserved
+from events.log import EventStore
+from loomcycle.loading import Plans, load
 from tests.e2e.ledgers import ledger_of
 from tests.e2e.proofs import prove_everything
 from tests.wire.gateway import GatewayUnderTest, Json, SseFrame, serving, sse_frames
+from tests.wire.journals import runs_in
 from tests.wire.vendors import (
     FakeVendor,
     Reply,
@@ -32,6 +35,8 @@ agents:
   paid: {<<: *base, allowed_tools: [Context], max_cost_usd: 0.2}
   unpriced: {<<: *base, model: claude-other-1, max_cost_usd: 1}
   boss: {<<: *base, allowed_tools: [Agent], max_tokens_total: 20000}
+  plain: {<<: *base, allowed_tools: [Agent]}
+  rich: {<<: *base, allowed_tools: [Agent], max_tokens_total: 1000000, max_cost_usd: 10}
   talker: {<<: *base, max_tokens_total: 1000, compaction: {keep_last_n: 0}}
   strict:
     <<: *base
@@ -151,6 +156,19 @@ async def test_a_model_without_price_is_not_asked_when_money_is_limited(
     assert vendor.requests == []
 
 
+async def child_of(store: EventStore, run_id: str) -> str:
+    """The only child of a run."""
+    begun = []
+    for tenant, run in await runs_in(store):
+        loaded = await load(store, Plans(store), tenant, run)
+        assert loaded is not None
+        parent = loaded.state.started.parent
+        if parent is not None and parent.run == run_id:
+            begun.append(run)
+    (child,) = begun
+    return child
+
+
 # --- trees --------------------------------------------------------------------------------
 
 
@@ -180,6 +198,36 @@ async def test_a_child_that_does_not_fit_the_budget_fails_alone(
     result = next(f.data for f in frames if f.event == "tool_result")
     assert result["is_error"]
     assert "budget exceeded" in result["text"]
+
+
+@pytest.mark.parametrize("top", ["plain", "rich"])
+async def test_a_child_s_budget_covers_its_children_whatever_the_root_has(
+    gateway: GatewayUnderTest, vendor: FakeVendor, top: str
+) -> None:
+    def spawn(name: str, tokens: int) -> Reply:
+        call = {"op": "spawn", "name": name, "prompt": "do it"}
+        return anthropic_tool_call("Agent", call, input_tokens=tokens, output_tokens=10)
+
+    def answer(tokens: int) -> Reply:
+        return anthropic_text("kid", input_tokens=tokens, output_tokens=10)
+
+    vendor.script(spawn("boss", 90))
+    for _ in range(2):
+        vendor.script(spawn("free", 90), answer(9890))
+    vendor.script(anthropic_text("went on without it"))
+    frames = await gateway.run(top)
+    assert frames[-1].event == "done"
+    assert len(vendor.requests) == 6
+    result = next(f.data for f in frames if f.event == "tool_result")
+    assert result["is_error"]
+    assert "max_tokens_total is 20000; spent are 20000" in result["text"]
+    boss = await child_of(gateway.runtime.store, run_of(frames))
+    holder = boss if top == "plain" else run_of(frames)
+    ledger, _ = await ledger_of(gateway.runtime.store, holder)
+    assert ledger.spent_by(boss).tokens == 20_000
+    assert all(entry.reserved == Amount() for entry in ledger.entries.values())
+    if top == "plain":
+        assert (await ledger_of(gateway.runtime.store, run_of(frames)))[1] == []
 
 
 async def test_a_summary_is_paid_from_the_budget(

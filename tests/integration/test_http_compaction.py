@@ -11,7 +11,10 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
+from events.log import LogUnavailable
 from events.streams import RUN_STREAM_NAMES
+from loomcycle.commands import compact as compact_command
+from loomcycle.journal import amend
 from tests.e2e.proofs import prove_everything
 from tests.wire.gateway import (
     GatewayUnderTest,
@@ -417,6 +420,89 @@ async def test_an_ended_run_without_summary_stays_as_it_is(
     vendor.script(anthropic_text(""))
     reply = await compact(gateway, run_id)
     assert (reply.status_code, reply.text) == (502, "summarization produced no text\n")
+
+
+async def continued_during(
+    gateway: GatewayUnderTest, vendor: FakeVendor, session: str, run_id: str, *, turns: int
+) -> Any:
+    """The answer to a compaction whose summary takes as long as ``turns`` continuations."""
+    go_on = asyncio.Event()
+    block = {"type": "text", "text": "too late"}
+    vendor.script(Reply([Hold(go_on), sse(*anthropic_events([block]))]))
+    calls = len(vendor.requests)
+    compacting = asyncio.create_task(compact(gateway, run_id))
+    await vendor.wait_for(lambda v: len(v.requests) > calls)
+    for turn in range(turns):
+        vendor.script(anthropic_text(f"a{turn}"))
+        assert (await continue_(gateway, session, f"u{turn}"))[-1].event == "done"
+    go_on.set()
+    return await compacting
+
+
+async def test_a_session_that_went_on_during_the_summary_is_not_compacted(
+    gateway: GatewayUnderTest, vendor: FakeVendor
+) -> None:
+    session, run_id = await ended_run(gateway, vendor)
+    reply = await continued_during(gateway, vendor, session, run_id, turns=2)
+    assert (reply.status_code, reply.json()["code"]) == (409, "later_runs")
+    assert "context_compaction" not in kinds(await replayed(gateway, run_id))
+    vendor.script(anthropic_text("yes"))
+    assert (await continue_(gateway, session, "sure?"))[-1].event == "done"
+    assert "too late" not in "".join(texts(asked(vendor, -1)["messages"]))
+
+
+async def test_a_session_that_goes_on_right_before_the_amendment_is_not_compacted(
+    gateway: GatewayUnderTest, vendor: FakeVendor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session, run_id = await ended_run(gateway, vendor)
+
+    async def late(*args: Any, **options: Any) -> int:
+        monkeypatch.undo()
+        vendor.script(anthropic_text("a0"))
+        assert (await continue_(gateway, session, "u0"))[-1].event == "done"
+        return await amend(*args, **options)
+
+    monkeypatch.setattr(compact_command, "amend", late)
+    vendor.script(anthropic_text("too late"))
+    reply = await compact(gateway, run_id)
+    assert (reply.status_code, reply.json()["code"]) == (409, "later_runs")
+    assert "context_compaction" not in kinds(await replayed(gateway, run_id))
+
+
+async def test_a_compaction_that_was_cut_off_before_the_amendment_holds_nobody_up(
+    gateway: GatewayUnderTest, vendor: FakeVendor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session, run_id = await ended_run(gateway, vendor)
+
+    async def dies(*_: Any, **__: Any) -> int:
+        raise LogUnavailable("the process dies here")
+
+    monkeypatch.setattr(compact_command, "amend", dies)
+    vendor.script(anthropic_text("lost"))
+    assert (await compact(gateway, run_id)).status_code == 503
+    monkeypatch.undo()
+    vendor.script(anthropic_text("found"))
+    assert (await compact(gateway, run_id)).json()["applied"] == "marker"
+    monkeypatch.setattr(compact_command, "amend", dies)
+    vendor.script(anthropic_text("lost"))
+    assert (await compact(gateway, run_id)).status_code == 503
+    vendor.script(anthropic_text("indeed"))
+    assert (await continue_(gateway, session, "and now?"))[-1].event == "done"
+    assert "found" in texts(asked(vendor, -1)["messages"])[1]
+
+
+async def test_two_compactions_at_once_make_one_marker_each_or_are_refused(
+    gateway: GatewayUnderTest, vendor: FakeVendor
+) -> None:
+    session, run_id = await ended_run(gateway, vendor)
+    vendor.script(*(anthropic_text(f"s{i}") for i in range(8)))
+    replies = await asyncio.gather(compact(gateway, run_id), compact(gateway, run_id))
+    made = [r.json() for r in replies if r.status_code == 200]
+    markers = kinds(await replayed(gateway, run_id)).count("context_compaction")
+    assert markers == sum(answer["applied"] == "marker" for answer in made) >= 1
+    vendor.replies.clear()
+    vendor.script(anthropic_text("indeed"))
+    assert (await continue_(gateway, session, "and now?"))[-1].event == "done"
 
 
 # --- on another replica -------------------------------------------------------------------

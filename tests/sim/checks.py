@@ -26,6 +26,7 @@ from events.vocabulary import (
     ToolResult,
     UserInput,
 )
+from loomcycle.session_lock import run_of
 from loomcycle.tool_turn import UNKNOWN_OUTCOME
 from replay.conversation import Message
 from replay.fold import fold
@@ -287,7 +288,7 @@ def locked_sessions(world: World) -> list[str]:
 def _admitted(server: MemoryServer, tenant: str, session: str) -> list[str]:
     subject = server.subjects.session(tenant, session)
     messages = server.stream_of(subject).read(subject, 0)
-    return [msgspec.json.decode(message.data, type=str) for message in messages]
+    return [run for message in messages if (run := run_of(message.data))]
 
 
 def _handles(world: World) -> None:

@@ -64,8 +64,8 @@ async def test_registered_again_a_hook_keeps_its_place_and_changes_its_id() -> N
         assert ids(registry) == ["hook_new", "hook_b", "hook_c"]
         assert registry.with_id("hook_a") is None
         assert await registry.delete(hook("a", "hook_new"))
-        await registry.register(hook("a"))
-        assert ids(registry) == ["hook_b", "hook_c", "hook_a"]
+        await registry.register(hook("a", "hook_newer"))
+        assert ids(registry) == ["hook_b", "hook_c", "hook_newer"]
 
 
 async def test_namesakes_of_other_tenants_and_owners_are_other_hooks() -> None:

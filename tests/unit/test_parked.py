@@ -94,6 +94,49 @@ async def test_a_queued_wake_is_trusted_once() -> None:
     assert await sweep.sweep() == 1, "it may be in a dead worker's hand"
 
 
+async def test_a_queued_wake_is_not_believed_when_a_process_has_gone() -> None:
+    server = MemoryServer()
+    store = server.connect("p")
+    dying = server.connect("dying")
+    other = Cluster(dying, "dying", Member(slots=1), alone_at_boot=True)
+    await other.start()
+    rows = Rows()
+    sweep = await sweep_of(store, rows)
+    hand = dying.wakes.source()
+    hand.allow(1)
+    await store.wakes.post("r_1", "a steer", wake_data("t"))
+    await hand.get()
+    rows.parked = [due("r_1")]
+    assert await sweep.sweep() == 0, "its wake is queued"
+    await other.stop()
+    await sweep._cluster.look()
+    assert await sweep.sweep() == 1, "but in the hand of the dead"
+    assert await sweep.sweep() == 0, "told, and nobody else has gone"
+    assert await woken(store) == [("r_1", False)]
+
+
+async def test_a_process_that_goes_is_not_forgotten_when_its_wakes_cannot_be_posted() -> None:
+    refuse = True
+
+    async def faults(client: str, operation: str) -> Fault | None:
+        refused = refuse and client == "p" and operation == "wakes.post"
+        return Fault.FAIL_BEFORE if refused else None
+
+    server = MemoryServer(faults)
+    store, dying = server.connect("p"), server.connect("dying")
+    other = Cluster(dying, "dying", Member(slots=1), alone_at_boot=True)
+    await other.start()
+    sweep = await sweep_of(store, Rows([due("r_1")]))
+    await dying.wakes.post("r_1", "a steer", wake_data("t"))
+    assert await sweep.sweep() == 0
+    await other.stop()
+    await sweep._cluster.look()
+    with pytest.raises(LogUnavailable):
+        await sweep.sweep()
+    refuse = False
+    assert await sweep.sweep() == 1
+
+
 async def test_a_wake_that_moves_nothing_is_repeated_ever_less() -> None:
     store = MemoryServer().connect("p")
     rows = Rows([due("r_1")])

@@ -17,7 +17,7 @@ from events.vocabulary import (
     Retry,
     RetryBody,
 )
-from replay.machine import Finish, closing, next_effect
+from replay.machine import MACHINE_VERSION, Finish, closing, next_effect
 from replay.verify import verify
 from tests.stories import PLAN, answers, committed, costs, opens, stumbles, told
 
@@ -54,14 +54,15 @@ def goes(provider: str = "openai", model: str = "gpt") -> ModelSwitched:
     return ModelSwitched(provider=provider, model=model)
 
 
-def difference(*middle: Event) -> str:
+def difference(*middle: Event, machine: int = MACHINE_VERSION) -> str:
     """What ``verify`` says of a run with these events between its opening and its answer."""
-    story = [*opens(), *middle, costs(), answers()]
+    opening = opens(machine=machine)
+    story = [*opening, *middle, costs(), answers()]
     state = told(*story, plan=PLANNED)
     finish = next_effect(state)
     assert isinstance(finish, Finish)
     commits = committed(
-        opens(), [*middle, costs(), answers(), *closing(state, finish)], plan=PLANNED
+        opening, [*middle, costs(), answers(), *closing(state, finish)], plan=PLANNED
     )
     return verify(PLANNED, commits).difference
 
@@ -70,7 +71,7 @@ def difference(*middle: Event) -> str:
     "middle",
     [
         [stumbles(), waits()],
-        [stumbles(partial=True), waits(), stumbles(partial=True), waits()],
+        [stumbles(partial=True), waits(), stumbles(partial=True), leaves(), goes()],
         [stumbles(), waits(), stumbles(), leaves(), goes()],
         [stumbles(), leaves(), ModelDowngraded(text="x"), goes(model="sibling")],
         [waits(4)],
@@ -86,6 +87,11 @@ def test_a_run_that_recovered_is_proven(middle: list[Event]) -> None:
         ([stumbles()], "usage before the failed call was dealt with"),
         ([stumbles(), waits(2)], "retry 2 after 0"),
         ([stumbles(), waits(), stumbles(), waits(2)], "more than 1 retries"),
+        ([stumbles(partial=True), waits(), stumbles(partial=True), waits()], "retry 1 after 1"),
+        (
+            [stumbles(partial=True), waits(), stumbles(partial=True), waits(2)],
+            "more than 1 retries",
+        ),
         ([goes()], "a switch that was not announced"),
         ([stumbles(), goes()], "a switch that was not announced"),
         ([stumbles(), leaves(new_model="best"), goes()], "openai/best is no candidate"),
@@ -105,6 +111,12 @@ def test_a_run_that_recovered_is_proven(middle: list[Event]) -> None:
 )
 def test_a_lie_about_a_recovery_is_found(middle: list[Event], text: str) -> None:
     assert text in difference(*middle)
+
+
+def test_a_run_of_the_first_machine_is_proven_by_its_own_rule() -> None:
+    cut = [stumbles(partial=True), waits()]
+    assert difference(*cut, *cut, *cut, machine=1) == ""
+    assert "retry 2 after 0" in difference(*cut, stumbles(partial=True), waits(2), machine=1)
 
 
 def test_failed_attempts_use_iterations_up() -> None:

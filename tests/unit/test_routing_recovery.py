@@ -95,8 +95,23 @@ def test_retries_of_a_pair_wait_longer_and_longer_until_they_are_used_up() -> No
     assert recover(state, BUSY, ANYWHERE) == GiveUp()
 
 
-def test_a_stream_that_opened_counts_from_one_again() -> None:
+def test_a_stream_that_breaks_uses_a_retry_up_like_any_failed_call() -> None:
     state = told(*opens(), plan=plan(retry_attempts=2))
+    retried(state, partial=True)
+    assert recover(state, BUSY, ANYWHERE) == RetrySame(2, 300)
+    assert recover(state, CUT, ANYWHERE) == RetrySame(2, 300)
+
+
+def test_a_model_whose_streams_always_break_is_left_when_its_retries_are_used_up() -> None:
+    state = told(*opens(), plan=plan(retry_attempts=2))
+    assert recover(state, CUT, ANYWHERE) == RetrySame(1, 100)
+    retried(state, partial=True)
+    retried(state, partial=True)
+    assert recover(state, CUT, ANYWHERE) == SwitchTo(GPT, "gpt", "retryable")
+
+
+def test_a_run_of_the_first_machine_counts_from_one_again_for_its_whole_life() -> None:
+    state = told(*opens(machine=1), plan=plan(retry_attempts=2))
     retried(state)
     assert recover(state, BUSY, ANYWHERE) == RetrySame(2, 300)
     assert recover(state, CUT, ANYWHERE) == RetrySame(1, 100)
@@ -118,9 +133,9 @@ def test_a_wait_inside_of_a_call_is_no_retry() -> None:
     assert recover(state, BUSY, ANYWHERE) == RetrySame(1, 100)
 
 
-def test_a_stream_that_breaks_for_ever_is_given_up_even_without_an_iteration_cap() -> None:
+def test_broken_streams_that_count_no_retries_are_given_up_even_without_an_iteration_cap() -> None:
     unbounded = replace(plan(retry_attempts=1, fallback=False), max_iterations=2**20)
-    state = told(*opens(), plan=unbounded)
+    state = told(*opens(machine=1), plan=unbounded)
     tries = 0
     while recover(state, CUT, ANYWHERE) != GiveUp():
         retried(state, partial=True)

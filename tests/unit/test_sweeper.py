@@ -142,3 +142,13 @@ async def test_what_could_not_be_posted_is_posted_next_time() -> None:
     refuse = False
     assert await sweeper.sweep() == 1
     assert await waking(store) == ["r_1"]
+
+
+async def test_it_stops_although_it_was_told_to_hurry_in_the_same_moment() -> None:
+    sweeper = await sweeper_of(MemoryServer().connect("p"), Rows())
+    sweeper.start()
+    for _ in range(20):
+        await asyncio.sleep(0)
+    sweeper.hurry()
+    async with asyncio.timeout(5):
+        await sweeper.stop()

@@ -166,6 +166,7 @@ class Agents:
             interactive=run.interactive,
             awaited_state=run.awaited_state if running else "",
             awaited_on=run.awaited_on if running else "",
+            replica_id=self._runtime.cluster.replica_of(run.owner),
             parent_context=Raw(run.parent_context.encode()) if run.parent_context else None,
         )
 

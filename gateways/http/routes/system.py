@@ -140,13 +140,14 @@ class System:
         return config.config.concurrency.max_concurrent_runs_per_user if own is None else own
 
     def _replicas(self, now_ns: int) -> list[Replica]:
-        """Processes whose leases are fresh, oldest first."""
+        """Replicas whose leases are fresh, oldest first. One that was just restarted still has
+        its old process' lease too; an unnamed one is called what its process is."""
         members = self._runtime.cluster.members
+        by_age = sorted(members.items(), key=lambda m: (m[1].started_ns, m[0]))
+        newest = {member.replica or process: member for process, member in by_age}
         return [
-            Replica(
-                process, member.host, rfc3339(member.started_ns), rfc3339(now_ns), member.version
-            )
-            for process, member in sorted(members.items(), key=lambda m: (m[1].started_ns, m[0]))
+            Replica(name, member.host, rfc3339(member.started_ns), rfc3339(now_ns), member.version)
+            for name, member in sorted(newest.items(), key=lambda m: (m[1].started_ns, m[0]))
         ]
 
     async def _states(self) -> tuple[str, str]:
