@@ -66,8 +66,8 @@ class Log(Protocol):
 
         ``after``: the sequence at which ``subject`` must end, 0 for "holds nothing"; with
         ``scope`` (a subject filter such as ``run.ab.t.r_1.>``) the last sequence of the
-        filter is compared instead. Raises WrongSequence, OutcomeUnknown, LogUnavailable,
-        LogFull.
+        filter, which need not match ``subject``, is compared instead. Raises WrongSequence,
+        OutcomeUnknown, LogUnavailable, LogFull.
         """
         ...
 

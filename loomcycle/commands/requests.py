@@ -21,6 +21,9 @@ BEARER = re.compile(r"[A-Za-z0-9._\-+/=]{16,512}")
 CREDENTIAL_KEY = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 LINEAGE_LIMIT = 256
 
+BEARER_NAME = "run.user_bearer"
+"""Name under which a bearer is sealed; no credential of a caller can have it."""
+
 
 class ParentContext(Struct, frozen=True, omit_defaults=True, kw_only=True):
     """Opaque lineage of a caller, each field at most 256 bytes."""
@@ -138,8 +141,10 @@ def lineage(request: RunRequest) -> dict[str, str] | None:
 
 
 def credentials(request: RunRequest) -> dict[str, str]:
-    """What is sealed: the credentials, with the bearer also under ``default`` (secrets.md 1)."""
+    """What is sealed: the credentials and the bearer, also under ``default`` unless the caller
+    gave one (secrets.md 1)."""
     sealed = dict(request.user_credentials or {})
-    if request.user_bearer and not sealed.get("default"):
-        sealed["default"] = request.user_bearer
+    if request.user_bearer:
+        sealed[BEARER_NAME] = request.user_bearer
+        sealed["default"] = sealed.get("default") or request.user_bearer
     return sealed

@@ -42,6 +42,7 @@ from loomcycle.feed import FeedFrame, RunFeed
 from loomcycle.lookups import Lookups
 from loomcycle.ownership import CREDENTIALS
 from loomcycle.promises import Limits, Promises
+from loomcycle.said import words
 from loomcycle.services import Services
 from loomcycle.session_lock import Amending, line_of, take
 from loomcycle.starts import Start, StartItem, opening_of
@@ -259,8 +260,10 @@ class RunCommands:
         agent_id = request.agent_id or agent_id_of(run_id)
         stays = detached or (request.interactive and not continues)
         reader: Literal["cancel", "continue"] = "continue" if stays else "cancel"
-        context = lineage(request)
         secrets = credentials(request)
+        masker = services.redaction and services.redaction.for_run(secrets)
+        context = lineage(request) or {}
+        context = {name: words(masker, value) for name, value in context.items()} or None
         now = services.now_ns()
         started = RunStarted(
             run=run_id,
@@ -280,7 +283,7 @@ class RunCommands:
             interactive=request.interactive,
             metadata=Raw(_encode(request.metadata)) if request.metadata else UNSET,
             caller_hosts=request.allowed_hosts,
-            web_search_filter=request.web_search_filter or "",
+            web_search_filter=words(masker, request.web_search_filter or ""),
             previous=place.previous if place is not None else None,
             continues=continues,
             sealed=(CREDENTIALS,) if secrets else (),

@@ -26,6 +26,7 @@ from tests.bench.nats_server import NatsServer
 from tests.bench.parked import ASYNC, at_rest
 from tests.bench.sse import BrokenOff, frames, request
 from tests.bench.throughput import deployment
+from tests.bench.usage import Share
 from tests.wire.vendors import FakeVendor, anthropic_text, environment
 
 INPUTS = 400
@@ -81,9 +82,11 @@ async def _inputs(bench: Bench) -> None:
             server = await asyncio.to_thread(made.start)
             await asyncio.to_thread(server.wait_ready)
             port = server.port
+            share = Share([*server.python_pids(), made.nats_pid()])
             async with _light_load(port):
                 woken = await _wake(vendor, port, INPUTS // scale, TALKS // scale)
             shown = await _steer_at_work(port, STEERS // scale)
+            bench.figure("inputs_others", share.others())
     for name, values in (
         ("wake", sorted(one.asked_s for one in woken)),
         ("steer_parked", sorted(one.shown_s for one in woken)),

@@ -74,6 +74,7 @@ TARGETS: dict[str, Target] = {
     "fan_out": Target("32 children of 50 ms side by side against in turn", "×", 5, "higher"),
     "fan_out_together": Target("32 children of 50 ms side by side", "s"),
     "fan_out_in_turn": Target("32 children of 50 ms in turn", "s"),
+    "inputs_others": Target("processor time of other processes during the next six", "%"),
     "wake_p50": Target("input to a parked run until the model is asked, p50", "ms"),
     "wake_p99": Target("input to a parked run until the model is asked, p99", "ms", 20),
     "steer_parked_p50": Target("input to a parked run until its frame, p50", "ms"),

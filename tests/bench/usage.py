@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -20,6 +21,23 @@ def busy_seconds() -> float:
     fields = Path("/proc/stat").read_text().split(maxsplit=8)[1:8]
     user, nice, system, _, _, irq, softirq = map(int, fields)
     return (user + nice + system + irq + softirq) * _TICK_S
+
+
+class Share:
+    """Of the machine's processors, what processes other than ours and ``pids`` take from now."""
+
+    def __init__(self, pids: Iterable[int]) -> None:
+        self._pids = list(pids)
+        self._began, self._ours, self._busy = time.perf_counter(), self._used(), busy_seconds()
+
+    def others(self) -> float:
+        """Percent since the start; processes that ended meanwhile count as others."""
+        busy = busy_seconds() - self._busy - (self._used() - self._ours)
+        whole = (time.perf_counter() - self._began) * (os.cpu_count() or 1)
+        return max(0.0, 100 * busy / whole)
+
+    def _used(self) -> float:
+        return cpu_seconds(self._pids) + time.process_time()
 
 
 def resident_mb(pid: int) -> float:

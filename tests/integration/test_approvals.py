@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ from tests.wire.witness import Pay
 pytestmark = [pytest.mark.integration, pytest.mark.asyncio(loop_scope="module")]
 
 SECRET = "sesame-of-the-approvals-7781"
+SHAPED = "sk-Lm3pQxZtVbNhJkRwYuIo"
 
 CONFIG = """
 concurrency: {max_concurrent_runs: 4}
@@ -152,6 +154,14 @@ def results(frames: list[SseFrame]) -> list[tuple[str, bool]]:
 async def journal(gateway: GatewayUnderTest, run: str) -> str:
     store = gateway.runtime.store
     messages = await store.log.read(store.subjects.journals(run))
+    return b"\n".join(message.data for message in messages).decode()
+
+
+async def inbox(gateway: GatewayUnderTest, run: str) -> str:
+    store = gateway.runtime.store
+    messages = await store.log.read(store.subjects.inbox("default", run))
+    messages += await store.log.read(store.subjects.inbox("", run))
+    assert messages
     return b"\n".join(message.data for message in messages).decode()
 
 
@@ -310,6 +320,74 @@ async def test_a_question_shows_masks_and_an_edit_that_keeps_them_gets_the_value
     assert pay.paid == [{"key": SECRET, "sum": 2}]
     assert SECRET not in str(frames)
     assert SECRET not in await journal(gateway, run)
+
+
+async def test_a_secret_that_a_person_puts_into_an_edit_reaches_the_tool(
+    gateway: GatewayUnderTest, vendor: FakeVendor, pay: Pay
+) -> None:
+    own = "own-credential-of-the-run-5512"
+    vendor.script(calls({"sum": 1}), reply("openai", "thanks"))
+    async with running(gateway, user_credentials={"bank": own}) as (run, stream):
+        shown = await question(stream)
+        edited = {"key": SECRET, "own": own, "shaped": SHAPED, "sum": 2}
+        await answer(gateway, run, shown["interrupt_id"], json.dumps(edited))
+        frames = await stream.rest()
+    assert pay.paid == [edited]
+    everything = await gateway.http.get(f"/v1/runs/{run}/interrupts")
+    kept = [str(frames), await journal(gateway, run), await inbox(gateway, run), everything.text]
+    for secret in (SECRET, own, SHAPED):
+        assert not [text for text in kept if secret in text]
+
+
+async def test_a_secret_that_a_person_puts_into_a_spawn_reaches_the_child(
+    gateway: GatewayUnderTest, vendor: FakeVendor, pay: Pay
+) -> None:
+    vendor.script(reply("openai", "thanks"))
+    async with running(gateway, "boss") as (run, stream):
+        edited = json.dumps({"name": "payer", "prompt": f"use {SECRET}"})
+        await answer(gateway, run, (await question(stream))["interrupt_id"], edited)
+        await stream.rest()
+    assert conversation("openai", asked(vendor)[0])[-1].text == f"use {SECRET}"
+    assert SECRET not in await journal(gateway, run)
+
+
+async def test_white_space_around_an_answer_is_no_part_of_it(
+    gateway: GatewayUnderTest, vendor: FakeVendor, pay: Pay
+) -> None:
+    vendor.script(calls({"sum": 1}), reply("openai", "thanks"))
+    async with running(gateway) as (run, stream):
+        await answer(gateway, run, (await question(stream))["interrupt_id"], " approve \n")
+        await stream.rest()
+    assert pay.paid == [{"sum": 1}]
+
+
+async def test_leave_given_in_a_pause_that_outlasts_it_is_asked_for_again(
+    tmp_path: Path, vendor: FakeVendor, pay: Pay
+) -> None:
+    vendor.script(calls({"sum": 1}), reply("openai", "thanks"))
+    async with serving(tmp_path, config(1500), settings(vendor)) as gateway:
+        installed(gateway, pay)
+        async with running(gateway, interactive=True) as (run, stream):
+            first = await question(stream)
+            assert (await gateway.http.post("/v1/_pause", json={})).is_success
+            await answer(gateway, run, first["interrupt_id"], "approve")
+            await until(lambda: past(first["expires_at"]))
+            assert (await gateway.http.post("/v1/_resume", json={})).is_success
+            second = await question(stream)
+            assert second["interrupt_id"] != first["interrupt_id"]
+            assert second["expires_at"] > first["expires_at"]
+            assert pay.paid == []
+            await answer(gateway, run, second["interrupt_id"], "approve")
+            await stream.until("awaiting_input")
+            assert pay.paid == [{"sum": 1}]
+        await gateway.http.post(f"/v1/agents/a_{run[2:]}/cancel")
+        await gateway.ended(f"a_{run[2:]}")
+        await prove_everything(gateway.runtime.store)
+
+
+async def past(time: str) -> bool | None:
+    """Whether an RFC 3339 time is over."""
+    return datetime.now(UTC) > datetime.fromisoformat(time) or None
 
 
 # --- with hooks -----------------------------------------------------------------------------------

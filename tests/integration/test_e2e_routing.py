@@ -18,6 +18,7 @@ from tests.e2e.proofs import prove_everything, rows, text_of, whole_texts
 from tests.e2e.turns import Call, asked, reply
 from tests.wire.gateway import GatewayUnderTest, Json, SseFrame, serving, sse_frames, until
 from tests.wire.vendors import (
+    Cut,
     FakeVendor,
     Hold,
     Reply,
@@ -297,6 +298,20 @@ async def test_retries_come_first_and_the_agents_own_number_wins(
     vendor.script(BUSY, reply("openai", "hi"))
     frames = await gateway.run("stubborn", user_tier="trying")
     assert kinds(frames)[:3] == ["started", "provider_fallback", "cache_invalidated"]
+
+
+async def test_a_model_whose_streams_always_break_is_left_after_its_retries(
+    gateway: GatewayUnderTest, vendor: FakeVendor
+) -> None:
+    vendor.script(*[reply("anthropic", "half a sen", Cut())] * 2, reply("openai", "whole"))
+    frames = await gateway.run("low", user_tier="trying")
+    assert kinds(frames) == [
+        *("started", "retry", "provider_fallback", "cache_invalidated"),
+        *("text", "usage", "done"),
+    ]
+    assert text_of(frames) == "whole"
+    assert await served_by(gateway, frames) == ("openai", "gpt-fake-1")
+    await told_thrice(gateway, frames)
 
 
 async def test_reasoning_is_dropped_and_a_thinking_deepseek_downgraded(

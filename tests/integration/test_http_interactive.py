@@ -12,11 +12,14 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
+from events.inbox import CancelMessage, encode
 from events.streams import RUN_STREAM_NAMES
 from loomcycle import ownership
 from loomcycle.activation import Activation
 from loomcycle.feed import RunFeed
 from loomcycle.journal import RunJournal
+from loomcycle.run_facts import RunReader
+from loomcycle.wakes import wake_data
 from tests.e2e.proofs import prove_everything
 from tests.e2e.turns import Call, Told, asked, conversation, reply
 from tests.wire.gateway import GatewayUnderTest, Json, StreamReader, open_stream, serving, until
@@ -291,6 +294,29 @@ async def test_refused_input(
     response = await gateway.http.post(f"/v1/runs/{run_id}/input", json=body)
     assert response.status_code == status
     assert response.text.startswith(text)
+
+
+async def test_behind_an_accepted_cancel_nothing_is_heard(
+    gateway: GatewayUnderTest, vendor: FakeVendor
+) -> None:
+    vendor.script(says("hello"))
+    async with open_stream(gateway, "POST", "/v1/runs", json=TALK) as stream:
+        run = await opened(stream)
+        await stream.until("awaiting_input")
+        store = gateway.runtime.store
+        standing = await RunReader(store).standing(run["run_id"])
+        assert standing is not None
+        tenant = standing.facts.tenant
+        subject = store.subjects.inbox(tenant, run["run_id"])
+        await store.log.append(subject, encode(CancelMessage(id="i_enough", reason="enough")))
+        path = f"/v1/runs/{run['run_id']}/input"  # nobody has told the run's owner yet
+        response = await gateway.http.post(path, json={"text": "x"})
+        assert (response.status_code, response.text) == (404, "no in-flight run for that run_id\n")
+        assert len(await store.log.read(subject)) == 1
+        store.live.poke(run["run_id"], b"inbox")
+        await store.wakes.post(run["run_id"], "i_enough", wake_data(tenant))
+        await stream.rest()
+    assert (await gateway.ended(run["agent_id"]))["stop_reason"] == "enough"
 
 
 async def test_an_ended_run_takes_no_input(gateway: GatewayUnderTest, vendor: FakeVendor) -> None:

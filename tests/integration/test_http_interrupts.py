@@ -12,7 +12,10 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from tests.e2e.proofs import prove_everything
+from tests.e2e.proofs import open_log, prove_everything
+from tests.e2e.readers import Client
+from tests.e2e.replicas import replicas, settings
+from tests.e2e.secrets import assert_no_seals, assert_not_in_streams
 from tests.e2e.turns import Call, asked, conversation, reply
 from tests.wire.gateway import GatewayUnderTest, Json, StreamReader, open_stream, serving, until
 from tests.wire.vendors import FakeVendor, environment
@@ -45,6 +48,9 @@ agents:
 """
 
 CODE = {"LOOMCYCLE_CODE_AGENTS_ENABLED": "1"}
+
+SECRET = "hunter2-of-the-answers-4417"
+SHAPED = "sk-Kv8rTgYhUjIkOlPzXcVb"
 
 NEVER = "0001-01-01T00:00:00Z"
 
@@ -220,6 +226,90 @@ async def test_who_answered_is_noted(gateway: GatewayUnderTest, vendor: FakeVend
             await stream.until("done")
         (row,) = await of_run(gateway, run["run_id"])
         assert (row["answer"], row["resolved_by"]) == (body["answer"], by)
+
+
+async def test_a_secret_in_an_answer_is_known_to_the_model_and_masked_for_everybody_else(
+    gateway: GatewayUnderTest, vendor: FakeVendor
+) -> None:
+    credentials = {"user_credentials": {"db": SECRET}}
+    async with asking(gateway, vendor, ask(), **credentials) as (run, stream):
+        ident = (await pending(stream))["interrupt_id"]
+        given = {"answer": f"it is {SECRET}", "resolved_by": f"the one who knows {SECRET}"}
+        assert (await resolve(gateway, run["run_id"], ident, **given)).is_success
+        frames = await stream.rest()
+    (told,) = results(vendor)
+    assert json.loads(told)["answer"] == f"it is {SECRET}"
+    shown = next(json.loads(f.data["text"]) for f in frames if f.event == "tool_result")
+    assert shown["answer"] == "it is [redacted:credential]"
+    (row,) = await of_run(gateway, run["run_id"])
+    assert row["answer"] == "it is [redacted:credential]"
+    assert row["resolved_by"] == shown["resolved_by"] == "the one who knows [redacted:credential]"
+    await assert_not_in_streams([SECRET], gateway.runtime.store)
+    await assert_no_seals(gateway.runtime.store, run["run_id"])
+
+
+async def test_a_program_sees_the_mask_of_an_answer(gateway: GatewayUnderTest) -> None:
+    body = {"agent": "program", "prompt": "hi", "user_credentials": {"db": SECRET}}
+    async with open_stream(gateway, "POST", "/v1/runs", json=body) as stream:
+        run = (await stream.until("agent")).data["run_id"]
+        for answer in (SECRET, "two"):
+            ident = (await pending(stream))["interrupt_id"]
+            assert (await resolve(gateway, run, ident, answer=answer)).is_success
+        said = (await stream.until("text")).data["text"]
+        await stream.until("done")
+    assert said == "[redacted:credential] and two"
+
+
+@pytest.mark.parametrize("option", [f"use {SECRET}", f"use {SHAPED}", " spaced "])
+async def test_a_masked_option_is_chosen_by_its_text(
+    gateway: GatewayUnderTest, vendor: FakeVendor, option: str
+) -> None:
+    question = ask(options=[option, "neither"])
+    credentials = {"user_credentials": {"db": SECRET}}
+    async with asking(gateway, vendor, question, **credentials) as (run, stream):
+        shown = await pending(stream)
+        path = (gateway, run["run_id"], shown["interrupt_id"])
+        assert (await resolve(*path, answer="use another")).status_code == 422
+        assert (await resolve(*path, answer=option)).status_code == 200
+        await stream.until("done")
+    (told,) = results(vendor)
+    assert json.loads(told)["answer"] == option.strip()
+    (row,) = await of_run(gateway, run["run_id"])
+    assert row["answer"] == row["options"][0].strip()
+
+
+async def test_a_run_that_crashed_behind_an_answer_still_knows_what_was_said(
+    tmp_path: Path, vendor: FakeVendor
+) -> None:
+    hold = asyncio.Event()
+    vendor.script(calls(ask()), reply("openai", "hm", hold))
+    request = {"agent": "asker", "prompt": "hi", "user_credentials": {"db": SECRET}}
+    variables = environment(vendor, **CODE)
+    async with replicas(tmp_path, CONFIG, settings(tmp_path, **variables), "only") as (replica,):
+        client = Client()
+        reading = asyncio.create_task(client.start(replica.http, request))
+        shown = await until(lambda: _asked(client))
+        path = f"/v1/runs/{client.run}/interrupts/{shown['interrupt_id']}/resolve"
+        answered = await replica.http.post(path, json={"answer": f"it is {SECRET}"})
+        assert answered.is_success
+        await vendor.wait_for(lambda v: len(asked(v)) == 2)
+        replica.kill()
+        await replica.gone()
+        await asyncio.gather(reading, return_exceptions=True)
+        vendor.script(reply("openai", "thanks"))
+        await replica.start(settings(tmp_path, **variables))
+        await client.insist(replica.http)
+    before, after = asked(vendor)[1:]
+    assert json.loads(conversation("openai", after)[-1].results[0])["answer"] == f"it is {SECRET}"
+    assert before.body == after.body
+    async with open_log(tmp_path / "data") as store:
+        await prove_everything(store)
+        await assert_not_in_streams([SECRET], store)
+
+
+async def _asked(client: Client) -> Json | None:
+    shown = [f.data["interruption"] for f in client.frames if f.event == "interruption_pending"]
+    return shown[0] if shown else None
 
 
 async def test_refused_answers(gateway: GatewayUnderTest, vendor: FakeVendor) -> None:

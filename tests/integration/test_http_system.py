@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
 
 import pytest
 import pytest_asyncio
@@ -11,7 +13,7 @@ from starlette.routing import Route
 
 from gateways.http.app import build_app
 from gateways.http.authentication import Guard
-from tests.wire.gateway import GatewayUnderTest, serving, until
+from tests.wire.gateway import GatewayUnderTest, Json, serving, until
 from tests.wire.vendors import FakeVendor, Hold, Reply, environment, openai_chunk, sse
 
 pytestmark = [pytest.mark.integration, pytest.mark.asyncio(loop_scope="module")]
@@ -63,6 +65,51 @@ async def test_a_replica_names_itself_and_its_peers(gateway: GatewayUnderTest) -
     assert health["replica_id"] == "a"
     (replica,) = health["replicas"]
     assert replica.keys() == {"id", "hostname", "started_at", "last_heartbeat_at", "version"}
+    assert replica["id"] == "a"
+
+
+@asynccontextmanager
+async def named(directory: Path, name: str) -> AsyncIterator[GatewayUnderTest]:
+    variables = {"LOOMCYCLE_MOCK_ENABLED": "1", "LOOMCYCLE_REPLICA_ID": name}
+    async with serving(directory, CONFIG, variables) as gateway:
+        yield gateway
+
+
+def peers(health: Json) -> list[str]:
+    return [replica["id"] for replica in health["replicas"]]
+
+
+async def test_replicas_are_listed_by_name_and_runs_tell_whose_they_are(tmp_path: Path) -> None:
+    async with named(tmp_path, "west") as west, named(tmp_path, "east") as east:
+
+        async def met() -> bool | None:
+            health = (await west.http.get("/healthz")).json()
+            return peers(health) == ["west", "east"] or None
+
+        await until(met)
+        frames = await east.run("writer")
+        for gateway in (west, east):
+            status = await gateway.status(frames[1].data["agent_id"])
+            assert status["replica_id"] in ("west", "east")
+        row = await east.runtime.views.queries.run(frames[1].data["run_id"])
+        assert row is not None
+        names = {west.runtime.services.process: "west", east.runtime.services.process: "east"}
+        assert status["replica_id"] == names[row.owner]
+
+
+async def test_a_replica_that_was_restarted_is_listed_once(tmp_path: Path) -> None:
+    async with named(tmp_path, "west") as old, named(tmp_path, "west") as new:
+        assert len(await new.runtime.cluster.look()) == 2
+        assert peers((await new.http.get("/healthz")).json()) == ["west"]
+        assert old.runtime.services.process != new.runtime.services.process
+
+
+async def test_without_a_name_neither_health_nor_runs_speak_of_replicas(tmp_path: Path) -> None:
+    async with named(tmp_path, "") as gateway:
+        health = (await gateway.http.get("/healthz")).json()
+        assert not health.keys() & {"replica_id", "replicas"}
+        frames = await gateway.run("writer")
+        assert "replica_id" not in await gateway.status(frames[1].data["agent_id"])
 
 
 async def test_a_server_whose_log_answers_is_ready(gateway: GatewayUnderTest) -> None:

@@ -150,6 +150,16 @@ class TestAppend:
         await store.log.append(journal(store), b"park", after=steered, scope=scope)
         assert await bodies(store, journal(store)) == [b"a", b"park"]
 
+    async def test_a_scope_may_be_another_subject_altogether(self, store: EventStore) -> None:
+        session = store.subjects.session("t", f"s_{RUN.removeprefix('r_')}")
+        await store.log.append(journal(store), b"a", after=0)
+        await store.log.append(journal(store), b"b", after=0, scope=session)
+        note = await store.log.append(session, b"n", after=0)
+        with pytest.raises(WrongSequence):
+            await store.log.append(journal(store), b"c", after=0, scope=session)
+        await store.log.append(journal(store), b"d", after=note, scope=session)
+        assert await bodies(store, journal(store)) == [b"a", b"b", b"d"]
+
     async def test_a_repeated_message_id_stores_once_and_answers_the_same(
         self, store: EventStore
     ) -> None:

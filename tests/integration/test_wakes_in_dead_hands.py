@@ -1,8 +1,10 @@
-"""Parked runs that are spoken to right after a replica died: its hand may hold their wakes."""
+"""Parked runs that are spoken to while a replica dies: its hand may hold their wakes."""
 
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import time
 from pathlib import Path
 
@@ -46,16 +48,12 @@ async def waits(http: httpx.AsyncClient, run: Json, times: int) -> None:
     await until(waited)
 
 
-async def speak(http: httpx.AsyncClient, run: Json) -> float:
-    """Seconds until the run has answered."""
-    since = time.monotonic()
+async def speak(http: httpx.AsyncClient, run: Json) -> None:
     response = await http.post(f"/v1/runs/{run['run_id']}/input", json={"text": "and?"})
     assert response.status_code == 200, response.text
-    await waits(http, run, 2)
-    return time.monotonic() - since
 
 
-async def test_what_is_said_right_after_a_death_is_answered_within_six_seconds(
+async def test_what_is_said_when_a_replica_dies_is_answered_within_six_seconds(
     tmp_path: Path,
 ) -> None:
     data = tmp_path / "data"
@@ -66,11 +64,14 @@ async def test_what_is_said_right_after_a_death_is_answered_within_six_seconds(
             runs = [await start(http) for http in (one.http, two.http) for _ in range(TALKS // 2)]
             for run in runs:
                 await waits(two.http, run, 1)
+            os.kill(one.pid, signal.SIGSTOP)  # what it asked for is still given to it
+            for run in runs:
+                await speak(two.http, run)
             one.kill()
-            took = await asyncio.gather(*(speak(two.http, run) for run in runs))
+            since = time.monotonic()
+            await asyncio.gather(*(waits(two.http, run, 2) for run in runs))
+            assert time.monotonic() - since < LATE_S
             await one.gone()
-            print("TOOK", sorted(took))
-            assert max(took) < LATE_S
             for run in runs:
                 await two.http.post(f"/v1/agents/{run['agent_id']}/cancel")
                 await two.ended(run["agent_id"])

@@ -19,15 +19,27 @@ from events.vocabulary import (
     HostWidened,
     HostWideningBody,
     InterruptClosed,
+    RunParked,
     ToolResult,
     ToolUse,
 )
 from loomcycle import approvals
 from replay import approval
+from replay.fold import fold
 from replay.machine import CallTools, CloseCall, Park, next_effect
 from replay.state import Call, State
 from replay.verify import verify
-from tests.stories import PLAN, answers, begins, calls, committed, opens, told
+from tests.stories import (
+    PLAN,
+    answers,
+    begins,
+    calls,
+    claims,
+    committed,
+    goes_on,
+    opens,
+    told,
+)
 
 GUARDED = replace(
     PLAN,
@@ -151,6 +163,64 @@ def test_the_hash_does_not_depend_on_spelling(value: dict[str, object]) -> None:
 def test_arguments_that_are_no_json_are_bound_by_their_bytes() -> None:
     broken = approval.bound("Pay", Raw(b'{"a":'), "p", "d", 0)
     assert broken != approval.bound("Pay", Raw(b'{"b":'), "p", "d", 0)
+
+
+# --- expiry ---------------------------------------------------------------------------------------
+
+
+def until(commit: int) -> CallWaiting:
+    """The question of the guarded call, open until the time of this commit."""
+    state = after()
+    bound = approval.bound_by(state, call_of(state), commit)
+    return replace(asks(), until_ns=commit, bound=bound)
+
+
+def stored(*groups: list[Event]) -> State:
+    """The state after these commits, the turn's first; each has its number for its time."""
+    return fold(GUARDED, committed(TURN, *groups, plan=GUARDED))
+
+
+@pytest.mark.parametrize("answer", ["approve", '{"to":"amy"}'])
+def test_leave_that_is_journaled_after_its_expiry_is_none(answer: str) -> None:
+    waiting = until(4)
+    closed = answered(waiting, answer)
+    in_time = stored([waiting], [closed])
+    assert approval.holds(in_time, call_of(in_time))
+    late = stored([waiting], [prepares()], [closed])
+    assert isinstance(next_effect(late), CallTools)
+    assert not approval.holds(late, call_of(late))
+    assert approval.arguments(call_of(late)) == approval.shown(call_of(late))
+    again = approvals.question(late, call_of(late), 5).waiting
+    asked = goes_on(late, again, answered(again, "approve"))
+    assert approval.holds(asked, call_of(asked))
+
+
+def test_leave_ends_when_the_run_is_taken_up_after_its_expiry() -> None:
+    waiting = until(5)
+    story = [[waiting], [answered(waiting, "approve")]]
+    early = stored(*story, [claims()])
+    assert approval.holds(early, call_of(early))
+    late = stored(*story, [RunParked(reason="pause")], [claims()])
+    assert not approval.holds(late, call_of(late))
+    begun = stored(*story, [begins("t1")], [claims()])
+    assert approval.holds(begun, call_of(begun))
+
+
+def test_a_call_that_ran_on_expired_leave_is_found_out() -> None:
+    waiting = until(5)
+    asked = [TURN, [waiting], [answered(waiting, "approve")]]
+    paused = [[RunParked(reason="pause")], [claims()]]
+
+    def proven(*groups: list[Event]) -> str:
+        return verify(GUARDED, committed(*asked, *groups, plan=GUARDED)).difference
+
+    assert not proven([begins("t1")], [PAID])
+    assert not proven([begins("t1")], [claims()], [claims("w3")], [PAID])
+    assert "without leave" in proven(*paused, [begins("t1")])
+    assert "without leave" in proven(*paused, [PAID])
+    again = approvals.question(stored(*asked[1:], *paused), call_of(after()), 99).waiting
+    again = replace(again, ref=approval.question_id(after(), call_of(after()), 1))
+    assert not proven(*paused, [again], [answered(again, "approve")], [begins("t1")], [PAID])
 
 
 # --- proofs ---------------------------------------------------------------------------------------

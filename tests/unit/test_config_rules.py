@@ -292,13 +292,16 @@ def test_a_faulty_environment_is_refused(
 
 
 def test_a2a_settings_are_not_looked_at_while_a2a_is_off(tmp_path: Path) -> None:
-    load([], {"LOOMCYCLE_A2A_TENANCY_ROUTING": "dns"}, tmp_path)
+    loaded = load([], {"LOOMCYCLE_A2A_TENANCY_ROUTING": "dns"}, tmp_path)
+    assert not loaded.environment.a2a_enabled
+    assert loaded.environment.a2a_tenancy_routing == "dns"
 
 
 def test_an_agent_needs_a_model_from_somewhere(tmp_path: Path) -> None:
     assert refused(tmp_path, "agents: {a: {}}") == [("agents.a", "missing")]
-    for text in ("{model: m}", "{provider: mock}", "{tier: low}"):
-        load_text(tmp_path, f"agents: {{a: {text}}}")
+    for field, value in (("model", "m"), ("provider", "mock"), ("tier", "low")):
+        agent = load_text(tmp_path, f"agents: {{a: {{{field}: {value}}}}}").config.agents["a"]
+        assert getattr(agent, field) == value
 
 
 def test_all_problems_are_reported_at_once_with_file_and_line(tmp_path: Path) -> None:
@@ -426,9 +429,11 @@ def test_event_driven_system_channels_need_no_period(tmp_path: Path) -> None:
         "_system/interrupts/resolved",
     )
     blocks = ", ".join(f"{name}: {{scope: user, publisher: system}}" for name in names)
-    load_text(
+    channels = load_text(
         tmp_path, f"channels: {{{blocks}, tick: {{scope: global, publisher: system, period: 30s}}}}"
-    )
+    ).config.channels
+    assert channels.keys() == {*names, "tick"}
+    assert not any(channels[name].period for name in names)
 
 
 def test_channel_entries_of_agents_match_by_prefix(tmp_path: Path) -> None:
@@ -436,7 +441,11 @@ def test_channel_entries_of_agents_match_by_prefix(tmp_path: Path) -> None:
         "channels: {jobs/a/b: {scope: user}}\n"
         "agents: {a: {model: m, channels: {publish: [' jobs/* '], subscribe: [jobs/a/b]}}}\n"
     )
-    load_text(tmp_path, text)
+    granted = load_text(tmp_path, text).config.agents["a"].channels
+    assert [entry.strip() for entry in granted.publish] == ["jobs/*"]
+    assert granted.subscribe == ("jobs/a/b",)
+    elsewhere = text.replace("jobs/*", "work/*")
+    assert refused(tmp_path, elsewhere) == [("agents.a.channels.publish[0]", "unknown_name")]
 
 
 @pytest.mark.parametrize("backend", ["inprocess", "default", "declared"])
@@ -445,11 +454,14 @@ def test_known_memory_backends_are_accepted(backend: str, tmp_path: Path) -> Non
         "memory_backends: {declared: {kind: mem9}}\n"
         f"agents: {{a: {{model: m, memory_backend: {backend}}}}}\n"
     )
-    load_text(tmp_path, text)
+    assert load_text(tmp_path, text).config.agents["a"].memory_backend == backend
 
 
 def test_any_memory_backend_passes_while_none_is_declared(tmp_path: Path) -> None:
-    load_text(tmp_path, "agents: {a: {model: m, memory_backend: later}}")
+    text = "agents: {a: {model: m, memory_backend: later}}"
+    assert load_text(tmp_path, text).config.agents["a"].memory_backend == "later"
+    declared = f"memory_backends: {{declared: {{kind: mem9}}}}\n{text}"
+    assert refused(tmp_path, declared) == [("agents.a.memory_backend", "unknown_name")]
 
 
 PRINCIPAL = "principals: {p: {tenant: acme, subject: s, scopes: [runs:create], token_env: NAME}}"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -191,10 +190,19 @@ def test_a_body_that_is_not_utf_8_is_refused_like_other_malformed_json(
     assert refused(data) == f"bad json: JSON is malformed: invalid UTF-8 (byte {at})"
 
 
+def decoded(data: bytes) -> RunRequest | Refusal:
+    try:
+        return JsonBody(RunRequest).decode(data)
+    except Refusal as refusal:
+        return refusal
+
+
 @settings(max_examples=50)
 @given(st.binary(max_size=200))
-def test_no_bytes_make_decoding_fail_otherwise(data: bytes) -> None:
-    body = JsonBody(RunRequest)
+def test_any_bytes_are_a_request_or_a_refusal(data: bytes) -> None:
     for text in (data, b'{"agent":"' + data, b'{"metadata":{"a":' + data + b"}}"):
-        with suppress(Refusal):
-            body.decode(text)
+        outcome = decoded(text)
+        if isinstance(outcome, Refusal):
+            assert (outcome.status, str(outcome)[:10]) == (400, "bad json: ")
+        else:
+            assert isinstance(json.loads(first_value(text)), dict)

@@ -82,6 +82,7 @@ BOTH = [
     lambda s: ContextCompaction(context_compaction=CompactionBody(summary=s)),
     asked,
     widened,
+    lambda s: InterruptClosed(interrupt_id="i", status="resolved", answer=s, resolved_by=s),
     lambda s: InterruptNotified(interrupt_id="i", message=s, context=s),
     lambda s: ModelAttemptFailed(request="", iteration=0, attempt=1, error=s),
     lambda s: ProviderFallback(
@@ -96,7 +97,6 @@ BOTH = [
 
 EXACT_ONLY = [
     lambda s: CompactionMade(request="", trigger="auto", kept_from=1, pinned=s),
-    lambda s: InterruptClosed(interrupt_id="i", status="resolved", answer=s),
     lambda s: OutputRejected(error=s),
 ]
 
@@ -119,6 +119,20 @@ def test_prose_is_masked_by_exact_values_only(made: Any) -> None:
 def test_an_event_without_secrets_is_the_same_object(made: Any) -> None:
     event = made("nothing of note")
     assert masker().mask(event) is event
+
+
+@pytest.mark.parametrize("secret", [EXACT, SHAPED])
+def test_edited_arguments_are_masked_as_the_arguments_of_the_call_that_they_become(
+    secret: str,
+) -> None:
+    edit = msgspec.json.encode({"key": secret, "token": 5, "sum": 7}).decode()
+    closed = masker().mask(InterruptClosed(interrupt_id="i", status="resolved", answer=edit))
+    prepared = masker().mask(CallPrepared(tool_use_id="t", input=Raw(edit.encode())))
+    assert isinstance(closed, InterruptClosed)
+    assert isinstance(prepared, CallPrepared)
+    assert secret not in closed.answer
+    assert msgspec.json.decode(closed.answer) == msgspec.json.decode(prepared.input)  # type: ignore[arg-type]
+    assert msgspec.json.decode(closed.answer)["sum"] == 7
 
 
 # --- over a compaction --------------------------------------------------------------------

@@ -75,6 +75,13 @@ def test_anything_else_is_prose(text: str) -> None:
 
 
 @given(st.text())
-def test_any_text_is_accepted(text: str) -> None:
-    recover_calls(text)
-    recover_calls("[tool_use: x" + text)
+def test_whatever_stands_in_a_text_its_calls_have_names_and_objects(text: str) -> None:
+    for written in (text, f"[tool_use: x{text}", f'[{{"name":"x","arguments":{text}}}]'):
+        for name, value in recovered(written):
+            assert name
+            assert isinstance(value, dict)
+
+
+@given(st.text(), st.from_regex(r"[A-Za-z_][A-Za-z0-9_-]*", fullmatch=True))
+def test_prose_before_a_call_makes_all_of_it_prose(text: str, name: str) -> None:
+    assert recovered(f"So: {text}[tool_use: {name}]") == []

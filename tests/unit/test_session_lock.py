@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from events.commit import CommitHeader
 from events.log import EventStore, WrongSequence
 from events.memory_store import MemoryServer
 from events.plan import RunPlan
-from events.vocabulary import RunAmended
+from events.vocabulary import Event, RunAmended
 from loomcycle.admission import Admission, Refused
 from loomcycle.journal import RunJournal, amend
-from loomcycle.ownership import _Publisher
 from loomcycle.session_lock import Amending, SessionLine, line_of, run_of, take
 from loomcycle.starts import StartItem
 from replay.fold import apply
@@ -20,6 +20,14 @@ from tests.stories import answers, costs, opens
 
 RUN, SESSION, TENANT = "r_ab00000000000001", "s_ab00000000000001", "t"
 SECOND = "r_ab00000000000002"
+
+
+class Nobody:
+    """Reads no commit."""
+
+    def committed(
+        self, seq: int, header: CommitHeader, events: list[Event], data: bytes
+    ) -> None: ...
 
 
 async def ended_run(store: EventStore) -> State:
@@ -33,7 +41,7 @@ async def ended_run(store: EventStore) -> State:
         worker="w",
         epoch=0,
         now_ns=lambda: 1,
-        observer=_Publisher(lambda *_: None),
+        observer=Nobody(),
     )
     for event in (*opens(tenant=TENANT), costs(), answers()):
         journal.stage(event)

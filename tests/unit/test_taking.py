@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from events import inbox
@@ -16,10 +18,20 @@ from events.vocabulary import (
     RunParked,
     UserInput,
 )
+from loomcycle.call_input import answered_text
 from loomcycle.journal import RunJournal
 from loomcycle.masking import Redaction
 from loomcycle.redaction import Redactor
-from loomcycle.taking import NOTHING, concerns, meaning, take_inbox, timed_out
+from loomcycle.taking import (
+    NOTHING,
+    concerns,
+    meaning,
+    seal_name,
+    take_inbox,
+    timed_out,
+    unsealed,
+)
+from replay.machine import CloseCall, next_effect
 from replay.state import State
 from tests.stories import answers, calls, cancels, fails, opens, results, told
 
@@ -109,6 +121,29 @@ async def test_words_that_hold_a_mask_are_known_to_the_model_while_their_seal_is
     assert event.payload[0].content[0].text == said
     journal, texts = await taken(told(*PARKED), says(shown, sealed=True))
     assert (journal.plain, texts) == ({}, [shown])
+
+
+async def test_an_answer_that_holds_a_mask_is_known_to_the_model_while_its_seal_is() -> None:
+    shown, said = "it is [redacted:credential]", "it is hunter2hunter2"
+    answer = inbox.AnswerMessage(id="i_1", interrupt_id="intr_1", answer=shown, sealed=True)
+    for plain in ({"i_1": said}, {}):
+        journal, _ = await taken(told(*ASKED), answer, plain=plain)
+        effect = next_effect(journal.state)
+        assert isinstance(effect, CloseCall)
+        assert json.loads(effect.text)["answer"] == shown
+        really = json.loads(answered_text(effect, journal))["answer"]
+        assert really == (said if plain else shown)
+
+
+async def test_what_was_really_said_is_read_from_its_seal_while_it_is_unread() -> None:
+    seals = MemoryServer().connect("w1").seals
+    for ident in ("i_1", "i_2", "i_3"):
+        await seals.put("r_ab00000000000001", seal_name(ident), f"plain {ident}".encode())
+    answer = inbox.AnswerMessage(id="i_1", interrupt_id="intr_1", answer="masked", sealed=True)
+    clear = inbox.AnswerMessage(id="i_2", interrupt_id="intr_1", answer="clear")
+    journal, _ = await taken(told(*opens()))
+    journal.inbox = [message(answer), message(clear), message(says("masked", "i_3", sealed=True))]
+    assert await unsealed(journal, seals) == {"i_1": "plain i_1", "i_3": "plain i_3"}
 
 
 def test_only_the_first_word_about_a_question_counts() -> None:
