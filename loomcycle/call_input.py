@@ -10,8 +10,9 @@ from __future__ import annotations
 import re
 
 from msgspec import Raw
+from msgspec.structs import replace
 
-from events.vocabulary import CallPrepared, InterruptClosed
+from events.vocabulary import CallPrepared, InterruptClosed, InterruptionPending
 from loomcycle.journal import RunJournal
 from loomcycle.masking import RunMasker, plain_input
 from replay import approval, interrupts
@@ -50,10 +51,27 @@ def given_to_children(call: Call, journal: RunJournal) -> bytes:
 def answered_text(effect: CloseCall, journal: RunJournal) -> str:
     """The result of a call that waited: ``effect.text`` with what a person really said."""
     call = effect.call
-    closed = _plain_closed(call, journal)
+    closed = _plain_closed(call, journal) or _plain_choice(call, journal)
     if closed is None or call.waiting is None:
         return effect.text
     return interrupts.result(call, call.waiting, closed)[0]
+
+
+def _plain_choice(call: Call, journal: RunJournal) -> InterruptClosed | None:
+    """The answer of a person who chose an option by the mask that the question showed."""
+    closed, masker = call.closed, journal.masker
+    if closed is None or masker is None:
+        return None
+    for event in journal.plain.values():
+        if not isinstance(event, InterruptionPending):
+            continue
+        if event.interruption.interrupt_id == closed.interrupt_id:
+            shown = masker.mask(event)
+            assert isinstance(shown, InterruptionPending)
+            pairs = zip(shown.interruption.options, event.interruption.options, strict=True)
+            chosen = [plain for mask, plain in pairs if mask.strip() == closed.answer]
+            return replace(closed, answer=chosen[0].strip()) if len(chosen) == 1 else None
+    return None
 
 
 def denied_text(call: Call, prepared: CallPrepared, journal: RunJournal) -> str:

@@ -231,8 +231,8 @@ async def test_who_answered_is_noted(gateway: GatewayUnderTest, vendor: FakeVend
 async def test_a_secret_in_an_answer_is_known_to_the_model_and_masked_for_everybody_else(
     gateway: GatewayUnderTest, vendor: FakeVendor
 ) -> None:
-    credentials = {"user_credentials": {"db": SECRET}}
-    async with asking(gateway, vendor, ask(), **credentials) as (run, stream):
+    credentials = {"db": SECRET}
+    async with asking(gateway, vendor, ask(), user_credentials=credentials) as (run, stream):
         ident = (await pending(stream))["interrupt_id"]
         given = {"answer": f"it is {SECRET}", "resolved_by": f"the one who knows {SECRET}"}
         assert (await resolve(gateway, run["run_id"], ident, **given)).is_success
@@ -261,16 +261,18 @@ async def test_a_program_sees_the_mask_of_an_answer(gateway: GatewayUnderTest) -
 
 
 @pytest.mark.parametrize("option", [f"use {SECRET}", f"use {SHAPED}", " spaced "])
-async def test_a_masked_option_is_chosen_by_its_text(
-    gateway: GatewayUnderTest, vendor: FakeVendor, option: str
+@pytest.mark.parametrize("by_mask", [False, True], ids=["by-text", "by-mask"])
+async def test_a_masked_option_is_chosen_by_its_text_or_by_what_is_shown(
+    gateway: GatewayUnderTest, vendor: FakeVendor, option: str, by_mask: bool
 ) -> None:
     question = ask(options=[option, "neither"])
-    credentials = {"user_credentials": {"db": SECRET}}
-    async with asking(gateway, vendor, question, **credentials) as (run, stream):
+    credentials = {"db": SECRET}
+    async with asking(gateway, vendor, question, user_credentials=credentials) as (run, stream):
         shown = await pending(stream)
         path = (gateway, run["run_id"], shown["interrupt_id"])
         assert (await resolve(*path, answer="use another")).status_code == 422
-        assert (await resolve(*path, answer=option)).status_code == 200
+        answer = shown["options"][0] if by_mask else option
+        assert (await resolve(*path, answer=answer)).status_code == 200
         await stream.until("done")
     (told,) = results(vendor)
     assert json.loads(told)["answer"] == option.strip()

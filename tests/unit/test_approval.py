@@ -197,7 +197,7 @@ def test_leave_that_is_journaled_after_its_expiry_is_none(answer: str) -> None:
 
 def test_leave_ends_when_the_run_is_taken_up_after_its_expiry() -> None:
     waiting = until(5)
-    story = [[waiting], [answered(waiting, "approve")]]
+    story: list[list[Event]] = [[waiting], [answered(waiting, "approve")]]
     early = stored(*story, [claims()])
     assert approval.holds(early, call_of(early))
     late = stored(*story, [RunParked(reason="pause")], [claims()])
@@ -208,8 +208,8 @@ def test_leave_ends_when_the_run_is_taken_up_after_its_expiry() -> None:
 
 def test_a_call_that_ran_on_expired_leave_is_found_out() -> None:
     waiting = until(5)
-    asked = [TURN, [waiting], [answered(waiting, "approve")]]
-    paused = [[RunParked(reason="pause")], [claims()]]
+    asked: list[list[Event]] = [TURN, [waiting], [answered(waiting, "approve")]]
+    paused: list[list[Event]] = [[RunParked(reason="pause")], [claims()]]
 
     def proven(*groups: list[Event]) -> str:
         return verify(GUARDED, committed(*asked, *groups, plan=GUARDED)).difference
