@@ -261,9 +261,12 @@ class RunCommands:
         stays = detached or (request.interactive and not continues)
         reader: Literal["cancel", "continue"] = "continue" if stays else "cancel"
         secrets = credentials(request)
-        masker = services.redaction and services.redaction.for_run(secrets)
-        context = lineage(request) or {}
-        context = {name: words(masker, value) for name, value in context.items()} or None
+        context, search_filter = lineage(request), request.web_search_filter or ""
+        if services.redaction is not None and (context or search_filter):
+            masker = services.redaction.for_run(secrets)
+            search_filter = words(masker, search_filter)
+            if context is not None:
+                context = {name: words(masker, value) for name, value in context.items()}
         now = services.now_ns()
         started = RunStarted(
             run=run_id,
@@ -283,7 +286,7 @@ class RunCommands:
             interactive=request.interactive,
             metadata=Raw(_encode(request.metadata)) if request.metadata else UNSET,
             caller_hosts=request.allowed_hosts,
-            web_search_filter=words(masker, request.web_search_filter or ""),
+            web_search_filter=search_filter,
             previous=place.previous if place is not None else None,
             continues=continues,
             sealed=(CREDENTIALS,) if secrets else (),

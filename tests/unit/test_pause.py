@@ -60,6 +60,7 @@ async def becomes(condition: Callable[[], bool]) -> None:
 
 async def says(cluster: Cluster, expected: set[tuple[int, int]]) -> None:
     """Wait until the leases tell this of (last word heard, unparked runs)."""
+
     async def told() -> bool:
         return {(m.control, m.unparked) for m in (await cluster.look()).values()} == expected
 
