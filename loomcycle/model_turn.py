@@ -155,6 +155,9 @@ class ModelTurn:
         journal, availability = self._journal, self._services.availability
         state = journal.state
         live = Pair(state.provider, state.asked_model)
+        if not state.plan.routing.pinned:  # right after boot others may not be probed yet
+            for pair in state.plan.routing.candidates:
+                await availability.settled(pair.provider)
         decision = recover(state, failure, availability.usable)
         if not isinstance(decision, RetrySame):
             self._report(live, failure, switched=isinstance(decision, SwitchTo))

@@ -44,7 +44,7 @@ async def call(
         recovering_since=since,
     )
     call_input = json.dumps({"op": op, "scope": "user", **fields}).encode()
-    text, is_error = await tool.call(call_input, context)
+    text, is_error, _ = await tool.call(call_input, context)
     return text if is_error else json.loads(text)
 
 
