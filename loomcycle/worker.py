@@ -26,6 +26,9 @@ from loomcycle.services import Services
 from loomcycle.starts import Start, StartItem, unpack
 from loomcycle.wakes import Wake, read_wake
 
+CLAIMED_BESIDE_OTHERS = 24
+"""With so many runs a process that is not alone leaves further starts to the queue."""
+
 LEAVE_GRACE_S = 5.0
 """How long a stopping worker lets effects reach a commit by themselves."""
 
@@ -170,10 +173,14 @@ class Worker:
         """Begin ``start`` here and now, without the queue; False when this process is busy.
 
         Only while a good part of the slots is free: then nobody's start waits in the queue that
-        could be overtaken. ``failed`` is told when no first commit could be made; the start is
-        then no run yet, and may be queued (kernel.md section 4).
+        could be overtaken; beside other processes only a few, for the queue shares the work and
+        a client's connection does not. ``failed`` is told when no first commit could be made; the
+        start is then no run yet, and may be queued (kernel.md section 4).
         """
-        busy = self._busy * 4 >= self._slots * 3 or self._services.paused()
+        most = self._slots * 3 / 4
+        if not self._cluster.alone():
+            most = min(most, CLAIMED_BESIDE_OTHERS)
+        busy = self._busy >= most or self._services.paused()
         if self._stopping or self._starts is None or busy:
             self._allow()
             return False

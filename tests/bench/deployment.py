@@ -229,6 +229,14 @@ class Server:
             time.sleep(0.002)
         raise NotRunning(f"no answer within {limit_s:g} s: {self.tail()}")
 
+    def wait_listening(self, workers: int, limit_s: float = START_LIMIT_S) -> None:
+        """Wait until all workers take connections: only those share them. Raises NotRunning."""
+        deadline = time.perf_counter() + limit_s
+        while f"({workers} workers)" not in self.log.read_text(errors="replace"):
+            if time.perf_counter() > deadline:
+                raise NotRunning(f"not {workers} workers within {limit_s:g} s: {self.tail()}")
+            time.sleep(0.02)
+
     def wait_ready(self, limit_s: float = START_LIMIT_S) -> float:
         """Wait until /readyz says so; seconds since the start of the process."""
 

@@ -197,6 +197,8 @@ def workers(bench: Bench) -> None:
     for count in (1, 2):
         with deployment(bench) as made:
             server = made.start(workers=count)
+            if count > 1:
+                server.wait_listening(count)
             row, _ = apply_load(bench, server, made.nats_pid(), 32)
             costs[count] = row.cpu_ms
             if count == 2:
