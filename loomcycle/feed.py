@@ -168,10 +168,15 @@ class RunFeed:
     # -- the reader's side
 
     async def open(self, *, fresh: bool = False) -> None:
-        """Attach. ``fresh``: the run is being started now, its journal need not be read."""
+        """Attach. ``fresh``: the run is being started here now, its journal need not be read."""
         self._live.attach(self.run_id, self)
         self._behind = not fresh
-        if not self._alone():
+        if not fresh:
+            await self.look_elsewhere()
+
+    async def look_elsewhere(self) -> None:
+        """Also follow the run in other processes, if there are any. Raises LogError."""
+        if not self._alone() and self._unfollow is None:
             await self._follow()
 
     def close(self) -> None:

@@ -99,7 +99,7 @@ class Promises:
         item = start.item
         place = _Place(start, sealed)
         if not (self._may_claim(item) and self._worker.claim(start, partial(_give_up, feed))):
-            await self._queue(place)
+            await self._queue(place, feed)
         try:
             return await self._first_frames(place, feed)
         except asyncio.CancelledError:
@@ -131,6 +131,7 @@ class Promises:
                     raise Backpressure("queue timeout")
                 deadline += QUEUE_CHECK_S
             elif not await self._in_good_hands(place):
+                await feed.look_elsewhere()
                 await self._post(place)
 
     def _check_s(self) -> float:
@@ -141,7 +142,8 @@ class Promises:
             return await self._services.store.starts.holds(place.seq)
         return self._worker.owns(place.start.item.run)
 
-    async def _queue(self, place: _Place) -> None:
+    async def _queue(self, place: _Place, feed: RunFeed) -> None:
+        await feed.look_elsewhere()
         try:
             if self._is_full():
                 raise Backpressure("queue full")
