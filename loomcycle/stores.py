@@ -59,6 +59,7 @@ async def open_stores(loaded: LoadedConfig, process: str, stack: AsyncExitStack)
     stack.push_async_callback(store.close)
     views = await Views.open(view_settings(loaded), lambda: open_store(f"{process}-views"))
     stack.push_async_callback(views.close)
+    await views.share(store.live)
     return Stores(store, views, fresh)
 
 

@@ -1,7 +1,7 @@
 """What the projector's thread tells the threads that read: state, positions, faults.
 
 Written by one thread, read by any. Barriers wait here without polling when the projector is in
-this process; everybody else polls the positions in the database.
+this process; everybody else polls the positions in the database, and asks it to hurry.
 """
 
 from __future__ import annotations
@@ -41,11 +41,18 @@ class Progress:
         self._on_rebuild = on_rebuild
         self._lock = threading.Lock()
         self._waiting: set[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = set()
+        self._asked = False
 
     @property
     def waited_for(self) -> bool:
         """Whether somebody waits for a position or a state: batches should not linger."""
-        return bool(self._waiting)
+        return self._asked or bool(self._waiting)
+
+    def ask(self) -> None:
+        """Somebody in another process waits: the next batch should not linger."""
+        if self.positions:
+            self._asked = True
+            self.hurry()
 
     def enter(self, state: State, detail: str = "") -> None:
         self.state, self.detail = state, detail
@@ -56,6 +63,7 @@ class Progress:
     def moved(self, positions: dict[str, Position]) -> None:
         """The served view has reached ``positions`` (a fresh dict, never changed again)."""
         self.positions = positions
+        self._asked = False
         self._notify()
 
     def rebuilt(self, rebuild: Rebuild | None) -> None:

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Literal
 
 from msgspec import Struct
 
+from events.log import Live
 from projections import evaluations, hooks, interrupts, memory, parks, runs, transcripts
 from projections.database import Backend, Row
 from projections.framework import Position, Projection, ViewHeld, ViewUnavailable
@@ -36,6 +38,9 @@ PROJECTIONS: tuple[Projection, ...] = (
     parks.PROJECTION,
     interrupts.PROJECTION,
 )
+
+HURRY = "_views"
+"""Name of the live messages that ask the writer in another process to hurry; no run has it."""
 
 _POLL_S = 0.004
 
@@ -93,6 +98,9 @@ class Views:
             "positions"
         ]
         self._host: Host | None = None
+        self._live: Live | None = None
+        self._hurried_at = 0.0
+        self._unfollow: Callable[[], None] = lambda: None
 
     @classmethod
     async def open(
@@ -122,8 +130,18 @@ class Views:
         views._host = ThreadHost(make, progress) if own_thread else TaskHost(*make(), progress)
         return views
 
+    async def share(self, live: Live) -> None:
+        """Let who waits here hurry a writer in another process over ``live``, and be hurried.
+
+        Without it, and when such a message is lost, a reader beside a writer waits for its batch
+        (:data:`projections.feed.BATCH_S`). Raises LogError.
+        """
+        self._unfollow = await live.follow(HURRY, lambda _: self._progress.ask())
+        self._live = live
+
     async def close(self) -> None:
         """Stop the projector after its batch and close all connections."""
+        self._unfollow()
         if self._host is not None:
             await self._host.close()
         self._progress.enter("closed")
@@ -161,6 +179,7 @@ class Views:
                         with contextlib.suppress(ViewUnavailable):
                             if _covers(await self._stored_positions(), goal):
                                 return
+                        self._hurry_elsewhere()
                         await asyncio.sleep(_POLL_S)
                         continue
                     await self._progress.until(
@@ -172,6 +191,13 @@ class Views:
                 f"the views are {state}{': ' + detail if detail else ''}; they did not reach"
                 f" the log's end within {timeout:g} s: try again"
             ) from None
+
+    def _hurry_elsewhere(self) -> None:
+        """Ask the writer, once for all that wait here."""
+        now = time.monotonic()
+        if self._live is not None and now - self._hurried_at >= _POLL_S:
+            self._hurried_at = now
+            self._live.publish(HURRY, b"")
 
     def _reached(self, goal: Mapping[str, int]) -> bool:
         positions = self._progress.positions

@@ -169,6 +169,25 @@ def _damage(path: Path, how: str) -> None:
             Path(f"{path}-wal").unlink()
 
 
+async def test_a_reader_hurries_the_writer_of_another_process(
+    nats_store: EventStore, opened: OpenViews, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(feed, "BATCH_S", 60.0)
+    writer = await opened()
+    await writer.ready()
+    reader = await opened()
+    await reader.ready()
+    for views in (writer, reader):
+        await views.share(nats_store.live)
+    async with asyncio.timeout(20):
+        for i in range(4):
+            run = f"r_{i:02x}000000000000a1"
+            await play(nats_store, run)
+            await reader.barrier(await nats_store.log.ends(STREAMS), timeout=20)
+            assert await reader.queries.run(run) is not None
+    assert [(await v.status()).writer for v in (writer, reader)] == [True, False]
+
+
 async def test_two_processes_share_one_file(nats_store: EventStore, opened: OpenViews) -> None:
     first, second = await opened(), await opened()
     await play(nats_store, RUN)
