@@ -43,14 +43,19 @@ _BUSY = frozenset(
         sqlite3.SQLITE_INTERRUPT,
     }
 )
-_SETUP = ("PRAGMA busy_timeout=2000", "PRAGMA cache_size=-16384")
+_SETUP = ("PRAGMA busy_timeout=2000",)
 
 _SERVING = (
+    "PRAGMA cache_size=-8192",
     "PRAGMA journal_mode=WAL",
     "PRAGMA synchronous=NORMAL",
     "PRAGMA wal_autocheckpoint=8000",
 )
-_FILLING = ("PRAGMA journal_mode=MEMORY", "PRAGMA synchronous=OFF")
+_FILLING = (
+    "PRAGMA cache_size=-16384",
+    "PRAGMA journal_mode=MEMORY",
+    "PRAGMA synchronous=OFF",
+)
 """Nobody reads yet, and what a crash leaves behind is never served."""
 
 

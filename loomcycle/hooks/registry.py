@@ -23,7 +23,7 @@ log = logging.getLogger("loomcycle.hooks")
 TOPIC = "_hooks"
 """Name of the live messages that tell other processes to look; no run has it."""
 
-CHECK_S = 1.0
+CHECK_S = 5.0
 """How often the log is looked at, should a message between processes be lost."""
 
 ATTEMPTS = 3

@@ -244,7 +244,7 @@ def memory(bench: Bench) -> None:
 
 def idle(bench: Bench) -> None:
     """Processor time of a server nobody uses, some runs behind it."""
-    seconds = 3.0 if bench.quick else 10.0
+    seconds = 3.0 if bench.quick else 30.0
     with deployment(bench) as made:
         server = made.start()
         apply_load(bench, server, made.nats_pid(), 8, runs=200)
