@@ -123,13 +123,19 @@ async def _readable(handle: int) -> None:
 
 
 def _die_with_parent(parent: int) -> Callable[[], None]:
-    """For the forked child: ask the kernel for SIGTERM when the parent dies (Linux)."""
+    """For the forked child (Linux): ask the kernel for SIGTERM when the parent dies.
+
+    And be scheduled as a batch process: each flush wakes threads of the server, and without this
+    each of them pushes an event loop off its processor (docs/performance.md has the figures).
+    """
     if threading.current_thread() is not threading.main_thread():
         log.warning("nats-server is started outside the main thread and ends with this thread")
     prctl = ctypes.CDLL(None, use_errno=True).prctl
 
     def in_child() -> None:
         prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+        with contextlib.suppress(OSError):
+            os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
         if os.getppid() != parent:
             os._exit(1)
 
