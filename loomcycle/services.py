@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 from events.ids import HexSource, random_hex
 from events.log import EventStore
 from events.plan import RunPlan
-from events.vocabulary import Event
+from events.vocabulary import Event, RunStarted
 from loomcycle.live import LiveRuns
 from loomcycle.loading import Plans
 from loomcycle.providers.base import Provider
@@ -84,3 +84,5 @@ class Services:
     """The worker of this process; it sets itself."""
     resume_fanout: bool = False
     """Whether journals also tell of each child's start and result to re-read streams."""
+    ended: Callable[[RunStarted], None] = lambda facts: None
+    """Told of each run whose last commit this process made; must return at once."""
