@@ -14,15 +14,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from events.commit import JournalError, decode
+from events.commit import Commit, JournalError, decode
 from events.embedded import EmbeddedServer, EmbeddedServerError
-from events.log import EventStore, LogError
+from events.log import EventStore, LogError, Message
 from events.nats_store import connect
 from events.seals import KEY_BYTES
+from events.subjects import MAX_NAME_BYTES
 from loomcycle.auth import OPEN
 from loomcycle.cli.errors import BadInvocation, CommandFailed
 from loomcycle.config.loaded import LoadedConfig
-from loomcycle.loading import opening
+from loomcycle.loading import opening, whole_commit
 
 T = TypeVar("T")
 
@@ -103,7 +104,21 @@ async def tenant_of(store: EventStore, run_id: str, named: str | None = None) ->
     found = await store.log.read(store.subjects.journals(run_id), limit=1)
     if not found:
         raise BadInvocation(f'the log holds no run "{run_id}"')
-    started = opening(decode(found[0].data, found[0].seq))
-    if started is not None:
-        return started.tenant
-    return store.subjects.parse(found[0].subject).tenant
+    told = tenant_in(store, found[0], await whole_commit(store, found[0]))
+    if told is None:
+        text = f'the log does not tell the tenant of run "{run_id}": name it with --tenant'
+        raise BadInvocation(text)
+    return told
+
+
+def tenant_in(store: EventStore, message: Message, commit: Commit | None = None) -> str | None:
+    """The tenant of a journal's ``message``; None where only the hash of a long name is known.
+
+    Only a first commit tells a long name; ``commit`` is what ``message`` holds, if at hand.
+    Raises JournalError.
+    """
+    tenant = store.subjects.parse(message.subject).tenant
+    if len(tenant) <= MAX_NAME_BYTES:
+        return tenant
+    started = opening(commit or decode(message.data, message.seq))
+    return started.tenant if started is not None else None

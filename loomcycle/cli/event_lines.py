@@ -48,8 +48,11 @@ def _time(ns: int) -> str:
     return datetime.fromtimestamp(ns // 1000 / 1e6, UTC).strftime("%Y-%m-%d %H:%M:%S.%fZ")
 
 
-def as_json_line(tenant: str, record: Record) -> str:
-    """The whole event with its envelope; ``body`` is what was stored, null where erased."""
+def as_json_line(tenant: str | None, record: Record) -> str:
+    """The whole event with its envelope; ``body`` is what was stored, null where erased.
+
+    ``tenant`` is null for a start that was withdrawn, if its name is too long for a subject.
+    """
     header = record.commit.header
     fields: dict[str, Any] = {
         "time": rfc3339(record.ts),

@@ -13,11 +13,11 @@ from contextlib import aclosing
 
 import click
 
-from events.commit import Chain
+from events.commit import Chain, JournalError
 from events.ids import first_run_of
 from events.log import EventStore, Message
 from events.subjects import encode, name_or_hash
-from loomcycle.cli.access import open_log, tenant_of, tenants_named
+from loomcycle.cli.access import open_log, tenant_in, tenant_of, tenants_named
 from loomcycle.cli.errors import BadInvocation
 from loomcycle.cli.event_lines import as_json_line, as_text_line
 from loomcycle.config.loaded import LoadedConfig
@@ -99,32 +99,45 @@ async def show_tenant(loaded: LoadedConfig, tenant: str, *, follow: bool, as_jso
         store = access.store
         sources = [s for s in sources_of(store.subjects) if s.kind == "runs"]
         meant = {name_or_hash(encode(name)) for name in tenants_named(tenant)}
-        found: set[str] = set()
+        found: dict[str, str | None] = {}
 
         def wanted(message: Message) -> bool:
             place = store.subjects.parse(message.subject)
             if place.kind != "journal":
                 return False
-            found.add(place.tenant)
+            if found.get(place.tenant) is None:
+                found[place.tenant] = _tenant_told(store, message)
             return place.tenant in meant
 
         ends = await asyncio.gather(*(source.last_stored(store.log) for source in sources))
         printer = Printer(store, as_json=as_json, with_run=True)
         await printer.show_all(_stored(store, sources, ends, wanted))
-        if found.isdisjoint(meant):
-            click.echo(_nothing_of(tenant, found), err=True)
+        if meant.isdisjoint(found):
+            click.echo(_nothing_of(tenant, list(found.values())), err=True)
         if follow:
             after = {s.stream: end for s, end in zip(sources, ends, strict=True)}
             await printer.show_all(_live(store, sources, after, wanted))
 
 
-def _nothing_of(tenant: str, others: set[str]) -> str:
+def _tenant_told(store: EventStore, message: Message) -> str | None:
+    """The tenant's name, None where the commit does not tell it."""
+    try:
+        return tenant_in(store, message)
+    except JournalError:
+        return None
+
+
+def _nothing_of(tenant: str, others: Sequence[str | None]) -> str:
+    """``others``: None is a tenant whose name is not known."""
     text = f'loomcycle: the log holds no run of tenant "{tenant}"'
     if not others:
         return f"{text}, nor of any other"
-    shown = [f'"{name}"' for name in sorted(others)[:TENANTS_SHOWN]]
-    rest = len(others) - len(shown)
-    return f"{text}, but of {', '.join(shown)}" + (f" and {rest} more" if rest else "")
+    named = sorted(name for name in others if name is not None)
+    shown = ", ".join(f'"{name}"' for name in named[:TENANTS_SHOWN])
+    rest = len(others) - len(named[:TENANTS_SHOWN])
+    if not shown:
+        return f"{text}, but of {rest} whose names it does not tell"
+    return f"{text}, but of {shown}" + (f" and {rest} more" if rest else "")
 
 
 class Printer:
@@ -136,6 +149,7 @@ class Printer:
         self._as_json = as_json
         self._with_run = with_run
         self._chains: dict[str, Chain] = {}
+        self._tenants: dict[str, str | None] = {}
 
     async def show_all(self, messages: AsyncGenerator[Message, None]) -> None:
         async with aclosing(messages):
@@ -146,7 +160,9 @@ class Printer:
         """Print one stored commit. Raises JournalError where the chain breaks."""
         commit = await whole_commit(self._store, message)
         self._chains.setdefault(commit.run, Chain(commit.run)).check(commit)
-        tenant = self._store.subjects.parse(message.subject).tenant
+        if commit.c == 1:
+            self._tenants[commit.run] = tenant_in(self._store, message, commit)
+        tenant = self._tenants[commit.run]
         for record in commit.records():
             if self._as_json:
                 click.echo(as_json_line(tenant, record))

@@ -6,15 +6,15 @@ import asyncio
 from dataclasses import dataclass, field
 
 import click
+from msgspec import MsgspecError
 
 from events.commit import JournalError
 from events.log import EventStore
 from events.vocabulary import RunStarted
 from loomcycle.cli.access import open_log, tenant_of
-from loomcycle.cli.errors import BadInvocation
 from loomcycle.cli.progress import Bar
 from loomcycle.config.loaded import LoadedConfig
-from loomcycle.loading import NO_PLAN, Plans, opening, read_commits, session_history
+from loomcycle.loading import NO_PLAN, Plans, opening, session_history, whole_commit
 from loomcycle.stores import view_settings
 from projections.framework import ViewUnavailable
 from projections.queries import Queries
@@ -32,26 +32,20 @@ async def prove_one(loaded: LoadedConfig, run_id: str, tenant: str | None) -> bo
         store = access.store
         known = await tenant_of(store, run_id, tenant)
         with Bar(f"replaying {run_id}") as bar:
-            report = await prove(store, Plans(store), known, run_id, bar)
+            journal = store.subjects.journal(known, run_id)
+            report = await prove(store, Plans(store), journal, run_id, bar)
         click.echo(verdict(report))
         return report.ok
 
 
 async def prove_all(loaded: LoadedConfig) -> bool:
     """Prove every run of the log; print each that is not proven, and the sum."""
-    tally = _Tally()
+    tally = Tally()
     async with open_log(loaded) as access:
-        plans = Plans(access.store)
-        runs = await all_runs(access.store)
-        stored: dict[str, int] = {}
         with Bar("replaying runs") as bar:
-            for done, (tenant, run_id) in enumerate(runs, 1):
-                report = await prove(access.store, plans, tenant, run_id)
-                stored[run_id] = report.commits
-                tally.add(report)
-                bar.at(done, len(runs))
+            await prove_journals(access.store, tally, bar)
         for witness in await _witnesses(loaded):
-            if stored.get(witness.run_id, 0) < witness.last_commit and await _misses(
+            if tally.stored.get(witness.run_id, 0) < witness.last_commit and await _misses(
                 access.store, witness
             ):
                 tally.add(_unreadable(witness.run_id, _lost(witness)))
@@ -59,6 +53,15 @@ async def prove_all(loaded: LoadedConfig) -> bool:
         click.echo(verdict(report))
     click.echo(tally.summary())
     return not tally.refuted
+
+
+async def prove_journals(store: EventStore, tally: Tally, bar: Bar) -> None:
+    """Add every journal of ``store`` to ``tally``."""
+    plans = Plans(store)
+    journals = await all_journals(store)
+    for done, (journal, run_id) in enumerate(journals.items(), 1):
+        tally.add(await prove(store, plans, journal, run_id))
+        bar.at(done, len(journals))
 
 
 async def _witnesses(loaded: LoadedConfig) -> list[Witness]:
@@ -89,17 +92,21 @@ def _lost(witness: Witness) -> str:
 
 
 async def prove(
-    store: EventStore, plans: Plans, tenant: str, run_id: str, bar: Bar | None = None
+    store: EventStore, plans: Plans, journal: str, run_id: str, bar: Bar | None = None
 ) -> Report:
-    """Read one run and verify it, off the event loop. A journal that cannot be read is refuted."""
+    """Read one run and verify it, off the event loop. A journal that cannot be read is refuted.
+
+    ``journal`` is its subject; the tenant is the one that the run itself names, for a subject
+    may hold no more than the hash of it.
+    """
     try:
-        commits = await read_commits(store, tenant, run_id)
+        commits = [await whole_commit(store, stored) for stored in await store.log.read(journal)]
         if not commits:
-            raise BadInvocation(f'tenant "{tenant}" has no run "{run_id}"')
+            return _unreadable(run_id, f"journal of {run_id}: it holds no commits any more")
         started = opening(commits[0])
         plan = await plans.get(started.plan) if started is not None else NO_PLAN
-        history = await _history(store, plans, tenant, started)
-    except JournalError as error:
+        history = await _history(store, plans, started)
+    except (JournalError, MsgspecError) as error:
         return _unreadable(run_id, str(error))
     except KeyError as missing:
         return _unreadable(run_id, f"plan {missing.args[0]} is missing")
@@ -111,21 +118,19 @@ async def prove(
     return await asyncio.to_thread(verify_journal, plan, commits, history, progress=progress)
 
 
-async def _history(
-    store: EventStore, plans: Plans, tenant: str, started: RunStarted | None
-) -> list[Message]:
+async def _history(store: EventStore, plans: Plans, started: RunStarted | None) -> list[Message]:
     if started is None or not started.continues or started.previous is None:
         return []
-    return await session_history(store, plans, tenant, started.previous)
+    return await session_history(store, plans, started.tenant, started.previous)
 
 
 def _unreadable(run_id: str, difference: str) -> Report:
     return Report(run=run_id, commits=0, events=0, effects=0, complete=False, difference=difference)
 
 
-async def all_runs(store: EventStore) -> list[tuple[str, str]]:
-    """(tenant, run id) of every run in the log, in the order they began within each stream."""
-    found: dict[tuple[str, str], None] = {}
+async def all_journals(store: EventStore) -> dict[str, str]:
+    """Subject -> run id of every journal, in the order they began within each stream."""
+    found: dict[str, str] = {}
     for source in sources_of(store.subjects):
         end = await source.last_stored(store.log)
         if source.kind != "runs" or end < source.first:
@@ -134,10 +139,10 @@ async def all_runs(store: EventStore) -> list[tuple[str, str]]:
             for message in batch:
                 place = store.subjects.parse(message.subject)
                 if place.kind == "journal":
-                    found.setdefault((place.tenant, place.run_id))
+                    found[message.subject] = place.run_id
             if batch[-1].seq >= end:
                 break
-    return list(found)
+    return found
 
 
 def verdict(report: Report) -> str:
@@ -152,16 +157,20 @@ def verdict(report: Report) -> str:
 
 
 @dataclass
-class _Tally:
+class Tally:
+    """Reports added up; ``stored`` is how many commits of each run were read and proven."""
+
     runs: int = 0
     commits: int = 0
     events: int = 0
     effects: int = 0
     unfinished: int = 0
     refuted: list[Report] = field(default_factory=list)
+    stored: dict[str, int] = field(default_factory=dict)
 
     def add(self, report: Report) -> None:
         self.runs += 1
+        self.stored[report.run] = report.commits
         self.commits += report.commits
         self.events += report.events
         self.effects += report.effects

@@ -7,6 +7,7 @@ are imported only when they are needed.
 from __future__ import annotations
 
 import logging
+import os
 import signal
 import sys
 from pathlib import Path
@@ -18,7 +19,7 @@ import click
 from loomcycle.address import Address, parse_address
 from loomcycle.build import this_build
 from loomcycle.cli.command import Command, config_option
-from loomcycle.cli.errors import BadInvocation, Quiet
+from loomcycle.cli.errors import BadInvocation, CommandFailed, Quiet
 from loomcycle.config.loaded import LoadedConfig
 from loomcycle.config.problems import ConfigError, ConfigNotFound
 from loomcycle.logs import BOOT, start_logging
@@ -64,9 +65,10 @@ def serve(configs: tuple[Path, ...], workers: int, listen: str | None, tether: i
             build.built,
         )
     loaded = _load(configs)
-    address = _address(listen or loaded.environment.listen_addr)
+    address = _address(listen, loaded.environment.listen_addr)
     if not supervised:
         _tell(loaded)
+        _check_audit_file(loaded.environment.audit_log_path)
     if workers > 1:
         from loomcycle.supervisor import supervise
 
@@ -99,11 +101,25 @@ def _load(configs: tuple[Path, ...]) -> LoadedConfig:
     raise Quiet(1)
 
 
-def _address(text: str) -> Address:
+def _address(flag: str | None, variable: str) -> Address:
+    """Raises BadInvocation for the flag, CommandFailed for the variable."""
     try:
-        return parse_address(text)
+        return parse_address(flag or variable)
     except ValueError as error:
-        raise BadInvocation(str(error)) from None
+        if flag:
+            raise BadInvocation(f"--listen: {error}") from None
+        raise CommandFailed(f"LOOMCYCLE_LISTEN_ADDR: {error}") from None
+
+
+def _check_audit_file(path: str) -> None:
+    """Create it, or see that it can be added to (auth.md section 5.3). Raises CommandFailed."""
+    if not path:
+        return
+    try:
+        os.close(os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600))
+    except OSError as error:
+        reason = error.strerror or type(error).__name__
+        raise CommandFailed(f"LOOMCYCLE_AUDIT_LOG_PATH: cannot write {path}: {reason}") from None
 
 
 def _tell(loaded: LoadedConfig) -> None:

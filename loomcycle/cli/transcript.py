@@ -140,6 +140,11 @@ class Transcript:
             "yellow",
         )
 
+    def _answer_rejected(self, body: dict[str, Any]) -> None:
+        self._view.note(
+            f"(no valid answer: {body.get('text')}; the model is asked again)", "yellow"
+        )
+
     def _done(self, body: dict[str, Any]) -> None:
         usage = body.get("usage", {})
         stop = body.get("stop_reason") or "done"
@@ -162,6 +167,7 @@ _SHOWN: dict[str, Callable[[Transcript, dict[str, Any]], None]] = {
     "tool_result": Transcript._tool_result,
     "steer": Transcript._steer,
     "retry": Transcript._retry,
+    "answer_rejected": Transcript._answer_rejected,
     "done": Transcript._done,
     "error": Transcript._error,
 }

@@ -5,18 +5,22 @@ Pure function of what was loaded; sweepers and listeners report themselves elsew
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from loomcycle.config.expansion import is_expandable
+from loomcycle.config.principals import DeclaredPrincipal
 from loomcycle.config.schema import Config
 from loomcycle.config.trigger_schema import WebhookConfig
 from loomcycle.config.variables import Environment
 
 
 def boot_notes(
-    config: Config, environment: Environment, environ: Mapping[str, str]
+    config: Config,
+    environment: Environment,
+    environ: Mapping[str, str],
+    principals: Sequence[DeclaredPrincipal],
 ) -> Iterator[str]:
-    """Notes and warnings in the order they are printed."""
+    """Notes and warnings in the order they are printed; ``principals`` are the usable ones."""
     if cap := config.concurrency.max_concurrent_runs_per_user:
         yield f"concurrency: at most {cap} run(s) per user"
     if config.user_tiers:
@@ -34,10 +38,15 @@ def boot_notes(
             yield f'agent "{name}": has no tools'
     if config.storage.backend == "sqlite" and config.storage.sqlmem_pg_dsn:
         yield "storage: sqlmem_pg_dsn is ignored with backend sqlite"
-    if not environment.auth_token:
+    if not environment.auth_token and not principals:
         yield (
-            "WARNING: LOOMCYCLE_AUTH_TOKEN is not set: unless a principal or an admin token"
-            " exists, /v1 is open to everybody who can reach it"
+            "WARNING: LOOMCYCLE_AUTH_TOKEN is not set and no principal can log in: /v1 is open to"
+            " everybody who can reach it"
+        )
+    if environment.audit_log_path:
+        yield (
+            "audit: nothing is written to LOOMCYCLE_AUDIT_LOG_PATH: it would record changes of"
+            " operator tokens and statements of SQL memory, and this version has neither"
         )
     if environment.webhooks_enabled:
         for name, webhook in sorted(config.webhooks.items()):

@@ -87,7 +87,7 @@ def load(
         warn_ineffective_tools(agent, config, findings)
     named = layers.referenced | {entry.token_env for entry in config.principals.values()}
     warn_misspelt(variables, named, findings)
-    notes.extend(boot_notes(config, environment, variables))
+    notes.extend(boot_notes(config, environment, variables, principals))
     return LoadedConfig(
         config=config,
         environment=environment,

@@ -14,6 +14,9 @@ from msgspec import Struct
 
 FieldPath = tuple[str | int, ...]
 
+EXAMPLE = Path(__file__).resolve().parents[1] / "demo" / "demo.yaml"
+"""Where this installation has a configuration that works."""
+
 
 class Place(Struct, frozen=True):
     """Where a value was set; `line` counts from 1, 0 when it has no line."""
@@ -77,7 +80,7 @@ class ConfigNotFound(Exception):
         if self.explicit:
             return "config file not found: " + ", ".join(map(str, self.probed))
         lines = (f"  {path}" for path in self.probed)
-        hint = "name a file with --config; loomcycle/demo/demo.yaml is an example"
+        hint = f"name a file with --config; {EXAMPLE} is an example"
         return "\n".join(("no config file found; looked for:", *lines, hint))
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from loomcycle.config.agent_rules import check_candidates
+from loomcycle.config.base_urls import WANTED, is_base_url
 from loomcycle.config.cron_syntax import known_timezone, parse_cron
 from loomcycle.config.durations import parse_duration
 from loomcycle.config.peer_schema import McpServerConfig
@@ -25,6 +26,15 @@ from loomcycle.config.vocabulary import EVENT_DRIVEN_CHANNELS
 REPLICA_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 _LOG_PREFIX: Final = re.compile(r"[A-Za-z0-9_-]{1,32}")
 _EMBEDDERS: Final = ("openai", "gemini", "anthropic")
+_BASE_URLS: Final = (
+    "anthropic_base_url",
+    "openai_base_url",
+    "deepseek_base_url",
+    "voyage_base_url",
+    "gemini_base_url",
+    "ollama_base_url",
+    "ollama_cloud_base_url",
+)
 _MEMORY_BACKENDS: Final = ("", "inprocess", "mem9")
 _SHARED_KEY: Final = "shared_key_with_prefix"
 _TENANT_TOKEN: Final = "{tenant_id}"
@@ -196,14 +206,14 @@ def _check_volumes(config: Config, findings: Findings) -> None:
 def _check_embedder(config: Config, environment: Environment, findings: Findings) -> None:
     embedder = config.memory.embedder
     path: FieldPath = ("memory", "embedder")
-    if not (embedder.provider or embedder.model):
+    if embedder is None:
         return
     for field in ("provider", "model"):
         if not getattr(embedder, field):
             findings.error((*path, field), "required: give both provider and model", "missing")
     known = (*_EMBEDDERS, "stub") if environment.embedder_stub else _EMBEDDERS
     if embedder.provider and embedder.provider not in known:
-        hint = did_you_mean(embedder.provider, known) or f"; use {', '.join(sorted(known))}"
+        hint = f"{did_you_mean(embedder.provider, known)}; use {', '.join(sorted(known))}"
         if embedder.provider == "stub":
             hint = "; set LOOMCYCLE_EMBEDDER_STUB=1 to allow it"
         message = f'unknown embedder "{embedder.provider}"{hint}'
@@ -263,6 +273,10 @@ def _check_environment(
     if replica and not REPLICA_ID.fullmatch(replica):
         message = "must start with a letter or digit and have at most 64 letters, digits, _ or -"
         findings.error(("LOOMCYCLE_REPLICA_ID",), message, "unsupported")
+    for field in _BASE_URLS:
+        url = getattr(environment, field)
+        if url and not is_base_url(url):
+            findings.error((field.upper(),), WANTED, "syntax")
     help_root = cwd / environment.help_root
     readable = help_root.is_dir() and os.access(help_root, os.R_OK | os.X_OK)
     if environment.help_root and not readable:

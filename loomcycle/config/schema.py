@@ -200,7 +200,7 @@ class MemorySeed(Struct, frozen=True, kw_only=True):
 class MemoryConfig(Struct, frozen=True, kw_only=True):
     """Embedder and seed rows of memory."""
 
-    embedder: EmbedderConfig = EmbedderConfig()
+    embedder: EmbedderConfig | None = None
     entries: tuple[MemorySeed, ...] = ()
 
 

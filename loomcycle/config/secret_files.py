@@ -83,7 +83,10 @@ def read_secret_files(environ: dict[str, str], cwd: Path, findings: Findings) ->
 
 
 def read_secret_file(name: str, environ: dict[str, str], cwd: Path, findings: Findings) -> None:
-    """Set `name` from the file that `NAME_FILE` names, less one trailing newline."""
+    """Set `name` from the file that `NAME_FILE` names, less one trailing newline.
+
+    A file without a secret in it is a problem, never a feature that is off.
+    """
     variable = name + _SUFFIX
     given = environ.get(variable, "")
     if not given or environ.get(name):
@@ -92,6 +95,10 @@ def read_secret_file(name: str, environ: dict[str, str], cwd: Path, findings: Fi
         text = (cwd / given).read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         findings.error((variable,), f"cannot read {given}: {_reason(error)}", "unreadable")
+        return
+    if not text.strip():
+        message = f"{given} is empty: write the secret into it, or unset {variable}"
+        findings.error((variable,), message, "missing")
         return
     environ[name] = text.removesuffix("\n").removesuffix("\r")
 

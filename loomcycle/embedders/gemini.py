@@ -10,6 +10,7 @@ from msgspec import Struct
 
 from loomcycle.embedders.base import EmbedderError, Vector, vectors
 from loomcycle.embedders.wire import Patience, ask
+from loomcycle.providers.decoding import Unreadable, read
 from loomcycle.providers.transport import Transport
 
 DIMENSIONS = {"text-embedding-004": 768, "gemini-embedding-001": 3072}
@@ -32,8 +33,8 @@ class GeminiEmbedder:
     provider = "gemini"
 
     def __init__(self, model: str, transport: Transport, patience: Patience) -> None:
-        self.model = model
-        self.dimensions = DIMENSIONS.get(model, 0)
+        self.model = model.removeprefix("models/")
+        self.dimensions = DIMENSIONS.get(self.model, 0)
         self._transport = transport
         self._patience = patience
 
@@ -48,8 +49,8 @@ class GeminiEmbedder:
         body = msgspec.json.encode({"requests": requests})
         data = await ask(self._transport, path, body, self._patience)
         try:
-            found = [each.values for each in _decode(data).embeddings]
-        except msgspec.DecodeError as cause:
+            found = [each.values for each in read(_decode, data).embeddings]
+        except Unreadable as cause:
             raise EmbedderError(f"gemini embeddings: unreadable answer: {cause}") from None
         return vectors(found, len(texts), self.dimensions)
 

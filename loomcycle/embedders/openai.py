@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from loomcycle.embedders.base import EmbedderError, Vector, vectors
 from loomcycle.embedders.wire import Patience, ask
+from loomcycle.providers.decoding import Unreadable, read
 from loomcycle.providers.transport import Transport
 
 OPENAI_DIMENSIONS = {
@@ -67,8 +68,8 @@ class OpenAIEmbedder:
         body = msgspec.json.encode({"input": list(texts), "model": self.model})
         data = await ask(self._transport, "/embeddings", body, self._patience)
         try:
-            items = _decode(data).data
-        except msgspec.DecodeError as cause:
+            items = read(_decode, data).data
+        except Unreadable as cause:
             raise EmbedderError(f"{self.provider} embeddings: unreadable answer: {cause}") from None
         return vectors(self._in_order(items, len(texts)), len(texts), self.dimensions)
 
@@ -76,9 +77,9 @@ class OpenAIEmbedder:
         await self._transport.close()
 
     def _in_order(self, items: list[_Item], count: int) -> list[list[float]]:
-        by_index = {item.index: item.embedding for item in items}
-        wrong = [index for index in by_index if not 0 <= index < count]
-        if wrong:
-            text = f"index {wrong[0]} for {count} texts"
-            raise EmbedderError(f"{self.provider} embeddings: {text}")
-        return [by_index[index] for index in sorted(by_index)]
+        ordered = sorted(items, key=lambda item: item.index)
+        for due, item in enumerate(ordered[:count]):
+            if item.index != due:
+                text = f"index {item.index} for {count} texts, {due} was due"
+                raise EmbedderError(f"{self.provider} embeddings: {text}")
+        return [item.embedding for item in ordered]

@@ -25,14 +25,14 @@ VOYAGE_URL = "https://api.voyageai.com/v1"
 
 
 def build_embedder(
-    config: EmbedderConfig, environment: Environment, *, sleep: Sleep = asyncio.sleep
+    config: EmbedderConfig | None, environment: Environment, *, sleep: Sleep = asyncio.sleep
 ) -> Embedder | None:
     """The configured embedder; None when there is none.
 
     ``sleep`` makes the pauses after HTTP 429. Raises :class:`EmbedderNotConfigured`, and
     :class:`EmbedderError` for a provider that does not exist.
     """
-    if not config.provider:
+    if config is None:
         return None
     driver = _driver(config, environment, sleep)
     size = config.batch_size or environment.memory_embed_batch_size
@@ -122,5 +122,7 @@ def _transport(name: str, url: str, headers: dict[str, str], key: str, sleep: Sl
         secret=key,
         accept="application/json",
         header_wait=retry_after_or_reset,
+        header_timeout=None,  # how long an answer may take is the embedder's patience
+        idle_timeout=None,
     )
     return Transport(endpoint, sleep=sleep)

@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Struct
 
 from events.plan import SystemBlock
-from loomcycle.providers import arguments, reasoning, schema
+from loomcycle.providers import arguments, decoding, reasoning, schema
 from loomcycle.providers.answers import deltas_of
 from loomcycle.providers.base import (
     Capabilities,
@@ -237,9 +237,8 @@ class _Answer:
         return self.ended or self._delta_seen
 
     def read(self, data: bytes) -> Iterator[Delta]:
-        try:
-            frame = _frame.decode(data)
-        except msgspec.DecodeError:
+        frame = decoding.frame(_frame.decode, data)
+        if frame is None:
             return
         match frame:
             case _Frame(type="message_start", message=_WireMessage(model=model, usage=usage)):

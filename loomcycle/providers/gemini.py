@@ -14,7 +14,7 @@ from urllib.parse import quote
 import msgspec
 from msgspec import Raw, Struct
 
-from loomcycle.providers import arguments, reasoning, schema
+from loomcycle.providers import arguments, decoding, reasoning, schema
 from loomcycle.providers.answers import deltas_of
 from loomcycle.providers.base import (
     Capabilities,
@@ -202,9 +202,8 @@ class _Answer:
         self._usage = _WireUsage()
 
     def read(self, data: bytes) -> Iterator[Delta]:
-        try:
-            chunk = _chunk.decode(data)
-        except msgspec.DecodeError:
+        chunk = decoding.frame(_chunk.decode, data)
+        if chunk is None:
             return
         if chunk.error is not None:
             raise ProviderError(_error_text(chunk.error), partial=True)

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 from msgspec import Raw, Struct
 
-from loomcycle.providers import arguments
+from loomcycle.providers import arguments, decoding
 from loomcycle.providers.answers import deltas_of
 from loomcycle.providers.base import (
     Capabilities,
@@ -218,9 +218,8 @@ class _Answer:
         return any(self._tokens)
 
     def read(self, data: bytes) -> Iterator[Delta]:
-        try:
-            line = _line.decode(data)
-        except msgspec.DecodeError:
+        line = decoding.frame(_line.decode, data)
+        if line is None:
             return
         if line.error is not None:
             raise ProviderError(f"{self._id}: {line.error}", partial=True)

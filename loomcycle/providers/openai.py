@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from loomcycle.providers import arguments, reasoning
+from loomcycle.providers import arguments, decoding, reasoning
 from loomcycle.providers.answers import deltas_of
 from loomcycle.providers.base import (
     Capabilities,
@@ -247,9 +247,8 @@ class _Answer:
         if data.strip() == b"[DONE]":
             self.ended = True
             return
-        try:
-            chunk = _chunk.decode(data)
-        except msgspec.DecodeError:
+        chunk = decoding.frame(_chunk.decode, data)
+        if chunk is None:
             return
         if chunk.error is not None:
             raise ProviderError(_error_text(self._name, chunk.error), partial=True)

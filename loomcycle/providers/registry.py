@@ -10,6 +10,7 @@ import asyncio
 import random
 from collections.abc import Mapping
 
+from loomcycle.config.base_urls import WANTED, is_base_url
 from loomcycle.providers.anthropic import AnthropicProvider
 from loomcycle.providers.base import Provider, ProviderNotConfigured
 from loomcycle.providers.deepseek import DEEPSEEK
@@ -255,12 +256,9 @@ class _Builder:
 
     def _url(self, provider_id: str, variable: str, default: str) -> str:
         url = self._environ.get(variable, "").strip().rstrip("/") or default
-        if url.startswith(("http://", "https://")):
+        if is_base_url(url):
             return url
-        self.missing[provider_id] = (
-            f"{provider_id} provider not configured "
-            f"({variable} must start with http:// or https://)"
-        )
+        self.missing[provider_id] = f"{provider_id} provider not configured ({variable} {WANTED})"
         self.reasons[provider_id] = f"{variable} is not a URL"
         return ""
 

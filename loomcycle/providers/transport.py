@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 import msgspec
 from msgspec import Struct
 
+from loomcycle.providers import decoding
 from loomcycle.providers.base import ProviderError, RetryDelta
 from loomcycle.providers.errors import STALL, TransportFailure
 from loomcycle.providers.framing import Framing, LineTooLong, SseFraming
@@ -38,7 +39,8 @@ class Endpoint(Struct, frozen=True, kw_only=True):
     """Where and how a vendor is called.
 
     ``name`` starts error texts and names the provider of retry events. ``secret`` is masked in
-    every text that leaves. Timeouts are seconds: until the response headers, and between bytes.
+    every text that leaves. Timeouts are seconds: until the response headers, and between bytes;
+    None = no limit.
     """
 
     name: str
@@ -48,8 +50,8 @@ class Endpoint(Struct, frozen=True, kw_only=True):
     accept: str = "text/event-stream"
     framing: Callable[[], Framing] = SseFraming
     header_wait: HeaderWait = retry_after
-    header_timeout: float = 60.0
-    idle_timeout: float = 90.0
+    header_timeout: float | None = 60.0
+    idle_timeout: float | None = 90.0
 
 
 class Transport:
@@ -79,8 +81,8 @@ class Transport:
         finally:
             await response.aclose()
         try:
-            return msgspec.json.decode(body)
-        except msgspec.DecodeError as error:
+            return decoding.read(msgspec.json.decode, body)
+        except decoding.Unreadable as error:
             raise ProviderError(f"{name}: unreadable answer to GET {path}: {error}") from error
 
     async def open(self, method: str, path: str, body: bytes | None = None) -> httpx.Response:
@@ -104,7 +106,9 @@ class Transport:
         finally:
             await opening.release()
 
-    async def chunks(self, response: httpx.Response, idle: Callable[[], float]) -> ByteStream:
+    async def chunks(
+        self, response: httpx.Response, idle: Callable[[], float | None]
+    ) -> ByteStream:
         """The body as it arrives; ``idle()`` is asked before each wait."""
         import httpx
 
@@ -115,8 +119,8 @@ class Transport:
                     async with asyncio.timeout(seconds):
                         chunk = await anext(body, None)
                 except TimeoutError as error:
-                    text = f"{STALL} (no data for {seconds:g}s)"
-                    raise TransportFailure(text, partial=True) from error
+                    waited = f" (no data for {seconds:g}s)" if seconds is not None else ""
+                    raise TransportFailure(f"{STALL}{waited}", partial=True) from error
                 except (httpx.HTTPError, httpx.StreamError) as error:
                     text = f"stream read: {self._cause(error)}"
                     raise TransportFailure(text, partial=True) from error
@@ -156,14 +160,16 @@ class Transport:
 
     async def _knock(self) -> None:
         """Find out that nothing serves on this machine before the HTTP client costs its memory."""
-        address = urlsplit(self.endpoint.base_url)
-        if address.hostname not in LOOPBACK:
-            return
-        port = address.port or (443 if address.scheme == "https" else 80)
         try:
+            address = urlsplit(self.endpoint.base_url)
+            if address.hostname not in LOOPBACK:
+                return
+            port = address.port or (443 if address.scheme == "https" else 80)
             _, writer = await asyncio.open_connection(address.hostname, port)
         except OSError as error:
             raise TransportFailure(f"http: {self._cause(error)}") from error
+        except ValueError:
+            raise ProviderError(f"{self.endpoint.name}: the base URL is not one") from None
         writer.close()
 
     async def _http(self) -> httpx.AsyncClient:
@@ -203,7 +209,7 @@ class _Opening:
     in the HTTP client, so :meth:`release` closes it.
     """
 
-    def __init__(self, header_timeout: float) -> None:
+    def __init__(self, header_timeout: float | None) -> None:
         self.limit = asyncio.timeout(None)
         self.waiting_for = ""
         self._header_timeout = header_timeout
@@ -228,7 +234,9 @@ class _Opening:
         if self._handshaking is not None:
             await self._handshaking.aclose()
 
-    def _arm(self, what: str, seconds: float) -> None:
+    def _arm(self, what: str, seconds: float | None) -> None:
+        if seconds is None:
+            return
         self.waiting_for = f"{what} ({seconds:g}s)"
         self.limit.reschedule(asyncio.get_running_loop().time() + seconds)
 
@@ -291,7 +299,7 @@ class Exchange:
             if not self.ended:
                 raise
 
-    def _patience(self) -> float:
+    def _patience(self) -> float | None:
         return DRAIN_TIMEOUT if self.ended else self._transport.endpoint.idle_timeout
 
 

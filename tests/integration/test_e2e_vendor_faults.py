@@ -236,6 +236,9 @@ async def test_malformed_frames_are_passed_over(
     gateway: GatewayUnderTest, vendor: FakeVendor, name: str
 ) -> None:
     junk = b'{"half": \n[1,2]\n' if name == "ollama" else b"data: {nope\n\ndata: [1]\n\n: hm\n\n"
+    lost = piece(name, "lost")
+    junk += lost.replace(b'"lost"', b'"caf\xff"')
+    junk += lost.replace(b'"lost"', b'"lost", "more": ' + b"[" * 5000 + b"]" * 5000)
     parts: list[Part] = []
     for part in reply(name, "one ", "two").parts:
         parts += [part, junk]
@@ -243,6 +246,55 @@ async def test_malformed_frames_are_passed_over(
     frames = await gateway.run(name)
     assert [kind for kind, _ in kept(frames)] == ["started", "text", "usage", "done"]
     assert text_of(frames) == "one two"
+
+
+@pytest.mark.parametrize("name", VENDORS)
+async def test_a_listing_that_cannot_be_read_is_the_vendors_fault(
+    gateway: GatewayUnderTest, vendor: FakeVendor, name: str
+) -> None:
+    paths = {"anthropic": "/v1/models", "gemini": "/v1beta/models", "ollama": "/cloud/api/tags"}
+    path = paths.get(name, "/v1/models")
+    listing = vendor.listings[path]
+    vendor.listings[path] = Reply([b'{"data":[{"id":"caf\xff"}],"models":[]}'])
+    try:
+        answer = await gateway.http.get(f"/v1/_providers/{name}/models")
+        providers = (await gateway.http.post("/v1/_resolve/probe")).json()["providers"]
+    finally:
+        vendor.listings[path] = listing
+    assert (answer.status_code, answer.json()["code"]) == (502, "provider_list_failed")
+    assert answer.json()["error"].startswith(f"{name}: unreadable answer to GET ")
+    assert providers[name]["last_error"] == answer.json()["error"]
+    await gateway.http.post("/v1/_resolve/probe")
+
+
+@pytest.mark.parametrize("begun", [False, True])
+async def test_a_defect_of_a_driver_is_one_failed_call(
+    gateway: GatewayUnderTest,
+    vendor: FakeVendor,
+    begun: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    key = environment(vendor)["OPENAI_API_KEY"]
+
+    def broken(*_: Any) -> Any:
+        raise ValueError(key)
+
+    place = "_Answer.done" if begun else "encode_request"
+    monkeypatch.setattr(f"loomcycle.providers.openai.{place}", broken)
+    if begun:
+        vendor.script(reply("openai", "whole"))
+    frames = await gateway.run("openai")
+    error = "openai: the driver failed (ValueError)"
+    kinds = ["started", "text", "error"] if begun else ["started", "error"]
+    assert [kind for kind, _ in kept(frames)] == kinds
+    assert frames[-1].data["error"] == error
+    assert len(asked(vendor)) == begun
+    row = await gateway.ended(frames[1].data["agent_id"])
+    assert (row["status"], row["error"]) == ("failed", f"{'provider error: ' * begun}{error}")
+    assert "the driver failed: ValueError" in caplog.text
+    assert key not in caplog.text
+    await told_thrice(gateway, frames)
 
 
 @pytest.mark.parametrize("name", VENDORS)

@@ -15,6 +15,7 @@ from loomcycle.config.variable_row import Secret
 from loomcycle.config.variables import Environment
 from loomcycle.embedders.base import Embedder, EmbedderError, EmbedderNotConfigured
 from loomcycle.embedders.registry import build_embedder
+from loomcycle.providers.transport import Endpoint
 from tests.wire.vendors import FakeVendor, Json, Reply, json_reply
 
 pytestmark = pytest.mark.integration
@@ -113,6 +114,15 @@ async def test_gemini_is_asked_in_a_batch(vendor: FakeVendor) -> None:
     assert vendor.last.json == {"requests": [{"model": "models/m-1", "content": content}]}
 
 
+async def test_a_gemini_model_may_be_named_with_its_prefix(vendor: FakeVendor) -> None:
+    vendor.script(answer("gemini", [0.0] * 768))
+    async with embedder(vendor, "gemini", "models/text-embedding-004") as made:
+        assert (made.model, made.dimensions) == ("text-embedding-004", 768)
+        await made.embed(["tea"])
+    assert vendor.last.target == "/v1beta/models/text-embedding-004:batchEmbedContents"
+    assert vendor.last.json["requests"][0]["model"] == "models/text-embedding-004"
+
+
 @pytest.mark.parametrize("provider", PROVIDERS)
 async def test_no_texts_ask_nobody(vendor: FakeVendor, provider: str) -> None:
     async with embedder(vendor, provider) as made:
@@ -158,12 +168,48 @@ async def test_a_known_model_must_keep_its_dimension(vendor: FakeVendor, provide
             await made.embed(["a"])
 
 
-@pytest.mark.parametrize("body", [b"nonsense", b"{}", b'{"data":[{"index":0}]}', b"[]"])
-async def test_an_unreadable_answer_is_an_error(vendor: FakeVendor, body: bytes) -> None:
+UNREADABLE = [
+    b"nonsense",
+    b"[]",
+    b'{"data":[{"index":0}],"embeddings":[{}]}',
+    b'{"data":[],"embeddings":[],"more":"caf\xff"}',
+    b'{"data":[],"embeddings":[],"more":' + b"[" * 5000 + b"]" * 5000 + b"}",
+]
+
+
+@pytest.mark.parametrize("provider", PROVIDERS)
+@pytest.mark.parametrize("body", UNREADABLE, ids=[repr(body[:24]) for body in UNREADABLE])
+async def test_an_unreadable_answer_is_an_error(
+    vendor: FakeVendor, provider: str, body: bytes
+) -> None:
     vendor.script(Reply([body]))
+    async with embedder(vendor, provider) as made:
+        with pytest.raises(EmbedderError, match=f"{provider} embeddings: unreadable answer"):
+            await made.embed(["a"])
+
+
+async def test_an_answer_without_vectors_is_an_error(vendor: FakeVendor) -> None:
+    vendor.script(Reply([b"{}"]))
     async with embedder(vendor, "openai") as made:
         with pytest.raises(EmbedderError, match="openai embeddings: unreadable answer"):
             await made.embed(["a"])
+
+
+@pytest.mark.parametrize(
+    ("indexes", "text"),
+    [
+        ([0, 1, 1], "2 texts were sent, 3 embeddings came back"),
+        ([0, 0, 1], "index 0 for 2 texts, 1 was due"),
+        ([1, 1], "index 1 for 2 texts, 0 was due"),
+        ([0, 0], "index 0 for 2 texts, 1 was due"),
+        ([-1, 0], "index -1 for 2 texts, 0 was due"),
+    ],
+)
+async def test_each_text_has_one_vector(vendor: FakeVendor, indexes: list[int], text: str) -> None:
+    vendor.script(json_reply({"data": [{"index": i, "embedding": [1.0]} for i in indexes]}))
+    async with embedder(vendor, "openai") as made:
+        with pytest.raises(EmbedderError, match=text):
+            await made.embed(["a", "b"])
 
 
 async def test_an_index_out_of_range_is_an_error(vendor: FakeVendor) -> None:
@@ -213,6 +259,17 @@ async def test_a_silent_endpoint_is_given_up(vendor: FakeVendor, provider: str) 
             await made.embed(["a"])
 
 
+@pytest.mark.parametrize("provider", PROVIDERS)
+async def test_nothing_but_its_own_limit_bounds_a_slow_endpoint(
+    vendor: FakeVendor, provider: str
+) -> None:
+    vendor.script(answer(provider, [1.0]))
+    async with embedder(vendor, provider, timeout_ms=600_000) as made:
+        await made.embed(["a"])
+        endpoint: Endpoint = vars(vars(made)["_embedder"])["_transport"].endpoint
+    assert (endpoint.header_timeout, endpoint.idle_timeout) == (None, None)
+
+
 async def test_a_cut_connection_is_an_error(vendor: FakeVendor) -> None:
     vendor.script(Reply(cut_headers=True))
     async with embedder(vendor, "openai") as made:
@@ -240,4 +297,4 @@ def test_the_stub_needs_its_switch(switched: bool) -> None:
 
 
 def test_without_configuration_there_is_no_embedder() -> None:
-    assert build_embedder(EmbedderConfig(), settings()) is None
+    assert build_embedder(None, settings()) is None

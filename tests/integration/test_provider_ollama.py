@@ -141,6 +141,8 @@ async def test_ollama_pinned_window_is_sent_and_reported(vendor: FakeVendor) -> 
         (json_reply({"models": [{"name": "m-1"}]}), 0),
         (json_reply([]), 0),
         (Reply([b"nonsense"]), 0),
+        (Reply([b'{"models":[{"name":"caf\xff"}]}']), 0),
+        (Reply([b"[" * 5000]), 0),
         (Reply([b"no"], status=404), 0),
     ],
 )

@@ -133,7 +133,11 @@ async def test_frames_that_cannot_be_parsed_are_skipped(
 ) -> None:
     junk = b'{"torn":\n\n' if provider_id.startswith("ollama") else b"data: {torn\n\n: note\n\n"
     wrong = b"[1]\n" if provider_id.startswith("ollama") else b"data: [1]\n\ndata: 7\n\n"
-    vendor.script(Reply([junk, whole(provider_id, "hi").rstrip() + b"\n\n", wrong]))
+    half, deep = beginning(provider_id, "lost"), b"[" * 5000 + b"]" * 5000
+    no_text = half.replace(b'"lost"', b'"caf\xff"')
+    too_deep = half.replace(b'"lost"', b'"lost", "more": ' + deep)
+    good = whole(provider_id, "hi").rstrip() + b"\n\n"
+    vendor.script(Reply([junk, no_text, too_deep, good, wrong]))
     async with provider_of(vendor, provider_id) as provider:
         deltas = await collect(provider)
     assert texts(deltas) == ["hi"]

@@ -6,9 +6,10 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from loomcycle.providers.base import RetryDelta
+from loomcycle.providers.base import ProviderError, RetryDelta
 from loomcycle.providers.errors import ErrorClass, classify, is_rate_limit
 from loomcycle.providers.registry import build_providers
+from loomcycle.providers.transport import Endpoint, Transport
 from tests.wire.calls import (
     ANSWERS,
     ERROR_NAMES,
@@ -255,6 +256,8 @@ async def test_an_empty_list_of_local_models_is_a_healthy_answer(vendor: FakeVen
         (Reply([b"no"], status=401), "openai 401: no"),
         (Reply([b"busy"], status=429), "openai 429: busy"),
         (Reply([b"<html>"]), "openai: unreadable answer to GET /models: "),
+        (Reply([b'{"data":[{"id":"caf\xff"}]}']), "openai: unreadable answer to GET /models: "),
+        (Reply([b"[" * 5000]), "openai: unreadable answer to GET /models: "),
         (Reply([b"{}"]), "openai: unreadable model listing"),
         (Reply([json.dumps([1]).encode()]), "openai: unreadable model listing"),
         (Reply(stall_headers=True), "http: timeout awaiting response headers"),
@@ -271,3 +274,11 @@ async def test_a_failed_listing_is_an_error_and_never_tried_again(
             await provider.models()
     assert type(caught.value).__name__ in {"ProviderError", "TransportFailure"}
     assert len(vendor.requests) == 1
+
+
+@pytest.mark.parametrize("url", ["http://localhost:abc", "http://localhost:99999", "http://[::1"])
+async def test_a_listing_at_what_is_no_url_is_an_error(url: str) -> None:
+    transport = Transport(Endpoint(name="openai", base_url=url))
+    with pytest.raises(ProviderError, match=r"^openai: the base URL is not one$"):
+        await transport.get_json("/models")
+    await transport.close()

@@ -172,6 +172,14 @@ def test_flags_stop_at_the_first_file(config: Path) -> None:
     assert main(["validate", "loomcycle.yaml", "--help"]) == 2
 
 
+def test_validate_finds_a_base_url_that_is_none(
+    config: Path, monkeypatch: pytest.MonkeyPatch, capsys: Captured
+) -> None:
+    monkeypatch.setenv("OLLAMA_BASE_URL", "http://localhost:abc")
+    assert main(["validate", "loomcycle.yaml"]) == 2
+    assert "OLLAMA_BASE_URL: must start with http:// or https://" in capsys.readouterr().err
+
+
 def test_validate_takes_exactly_one_file(config: Path) -> None:
     assert main(["validate"]) == 2
     assert main(["validate", "loomcycle.yaml", "loomcycle.yaml"]) == 2
@@ -324,7 +332,24 @@ def test_a_faulty_configuration_stops_the_server_with_every_problem(
 @pytest.mark.parametrize("listen", ["localhost", "::1:80", "127.0.0.1:99999", "127.0.0.1:x"])
 def test_a_listen_address_that_is_none(listen: str, config: Path, capsys: Captured) -> None:
     assert main(["serve", "--listen", listen]) == 2
-    assert f"listen address '{listen}'" in capsys.readouterr().err
+    assert f"--listen: listen address '{listen}'" in capsys.readouterr().err
+
+
+def test_a_listen_address_of_the_environment_that_is_none_is_a_failed_boot(
+    config: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LOOMCYCLE_LISTEN_ADDR", "foo")
+    assert main(["serve"]) == 1
+    assert "LOOMCYCLE_LISTEN_ADDR: listen address 'foo'" in capsys.readouterr().err
+
+
+def test_an_audit_file_that_cannot_be_made_is_a_failed_boot(
+    config: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LOOMCYCLE_AUDIT_LOG_PATH", "nowhere/audit.jsonl")
+    assert main(["serve"]) == 1
+    reason = "LOOMCYCLE_AUDIT_LOG_PATH: cannot write nowhere/audit.jsonl: No such file or directory"
+    assert reason in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

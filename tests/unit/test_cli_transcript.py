@@ -67,6 +67,16 @@ def test_a_failed_call_and_a_retry_are_told() -> None:
     assert err == ["✗ Grep 2 bytes: no", "… p: attempt 2 after 300 ms (exponential backoff)"]
 
 
+def test_an_answer_that_was_rejected_is_told_from_the_one_that_counts() -> None:
+    out, err, _ = shown(
+        frame("text", text="bad"),
+        frame("answer_rejected", text="not JSON"),
+        frame("text", text="{}"),
+    )
+    assert out == "bad\n{}"
+    assert err == ["(no valid answer: not JSON; the model is asked again)"]
+
+
 def test_an_error_is_the_verdict_unless_the_run_goes_on() -> None:
     _, err, failed = shown(AGENT, frame("error", error="provider error: gone"))
     assert err[-1] == "error: provider error: gone"

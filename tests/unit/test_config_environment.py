@@ -188,6 +188,18 @@ def test_a_secret_file_that_cannot_be_read_is_an_error(tmp_path: Path) -> None:
     assert error.value.problems[0].code == "unreadable"
 
 
+@pytest.mark.parametrize("content", ["", "\n", "\r\n", " \n\n"])
+@pytest.mark.parametrize("name", ["LOOMCYCLE_AUTH_TOKEN", "OPENAI_API_KEY", "LOOMCYCLE_JOBS_TOKEN"])
+def test_a_secret_file_without_a_secret_is_an_error(
+    name: str, content: str, tmp_path: Path
+) -> None:
+    (tmp_path / "secret").write_bytes(content.encode())
+    with pytest.raises(ConfigError, match=f"{name}_FILE: secret is empty") as error:
+        load([], {f"{name}_FILE": "secret"}, tmp_path)
+    assert error.value.problems[0].code == "missing"
+    assert load([], {f"{name}_FILE": "secret", name: "own"}, tmp_path).environ[name] == "own"
+
+
 def test_file_variables_of_other_programs_are_left_alone(tmp_path: Path) -> None:
     environ = {"AWS_WEB_IDENTITY_TOKEN_FILE": "/nonexistent", "LOOMCYCLE_ENV_FILE": "/nonexistent"}
     assert load([], environ, tmp_path).environ == environ

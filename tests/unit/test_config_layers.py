@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -161,6 +162,14 @@ def test_discovery_takes_the_first_that_exists_and_lists_what_it_probed(tmp_path
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("")
         assert layer_files([], environ, tmp_path) == [path]
+
+
+def test_who_has_no_configuration_is_told_of_an_example_that_is_there(tmp_path: Path) -> None:
+    with pytest.raises(ConfigNotFound) as error:
+        discover({}, tmp_path)
+    found = re.search(r"(/\S+) is an example$", str(error.value))
+    assert found is not None
+    assert "agents:" in Path(found[1]).read_text()
 
 
 def test_xdg_is_probed_only_when_set(tmp_path: Path) -> None:

@@ -223,6 +223,7 @@ CONFIG_FAULTS = [
     ),
     ("memory: {embedder: {provider: openai}}", "memory.embedder.model", "missing"),
     ("memory: {embedder: {model: x}}", "memory.embedder.provider", "missing"),
+    ("memory: {embedder: {provider: opena, model: x}}", "memory.embedder.provider", "unknown_name"),
     ("memory: {embedder: {provider: stub, model: x}}", "memory.embedder.provider", "unknown_name"),
     (
         "memory: {embedder: {provider: openai, model: x, timeout_ms: -1}}",
@@ -412,6 +413,18 @@ def test_an_unknown_embedder_is_told_the_known_ones_in_order(tmp_path: Path) -> 
         load_text(tmp_path, text)
     with pytest.raises(ConfigError, match="use anthropic, gemini, openai, stub"):
         load_text(tmp_path, text, {"LOOMCYCLE_EMBEDDER_STUB": "1"})
+    near = r'"opena" \(did you mean "openai"\?\); use anthropic, gemini, openai'
+    with pytest.raises(ConfigError, match=near):
+        load_text(tmp_path, "memory: {embedder: {provider: opena, model: x}}")
+
+
+@pytest.mark.parametrize("block", ["{}", "{timeout_ms: 5}"])
+def test_an_embedder_that_is_declared_needs_provider_and_model(block: str, tmp_path: Path) -> None:
+    assert refused(tmp_path, f"memory: {{embedder: {block}}}") == [
+        ("memory.embedder.provider", "missing"),
+        ("memory.embedder.model", "missing"),
+    ]
+    assert load_text(tmp_path, "memory: {embedder: null}").config.memory.embedder is None
 
 
 def test_an_embedder_without_its_key_is_warned_of(tmp_path: Path) -> None:
@@ -558,11 +571,30 @@ def test_boot_notes_tell_what_is_off_or_open(tmp_path: Path) -> None:
         "WebSearch is off",
         "WARNING: Bash is on",
         'agent "bare": has no tools',
-        "WARNING: LOOMCYCLE_AUTH_TOKEN is not set",
+        "/v1 is open to everybody",
         'webhooks: WARNING: "off" is disabled',
         'webhooks: WARNING: "on": LOOMCYCLE_HOOK is empty',
     ):
         assert part in notes
+
+
+def test_only_a_server_that_anybody_can_use_is_called_open(tmp_path: Path) -> None:
+    principal = PRINCIPAL.replace("NAME", "LOOMCYCLE_T")
+
+    def is_called_open(text: str, environ: dict[str, str]) -> bool:
+        return any("is open to" in note for note in load_text(tmp_path, text, environ).notes)
+
+    assert not is_called_open("agents: {}", {"LOOMCYCLE_AUTH_TOKEN": "sesame"})
+    assert not is_called_open(principal, {"LOOMCYCLE_T": "sesame"})
+    assert is_called_open(principal, {}), "a principal without a secret keeps nobody out"
+
+
+def test_an_audit_file_to_which_nothing_is_written_is_told(tmp_path: Path) -> None:
+    def notes(environ: dict[str, str]) -> str:
+        return "\n".join(load_text(tmp_path, "agents: {}", environ).notes)
+
+    assert "LOOMCYCLE_AUDIT_LOG_PATH" in notes({"LOOMCYCLE_AUDIT_LOG_PATH": "audit.jsonl"})
+    assert "LOOMCYCLE_AUDIT_LOG_PATH" not in notes({})
 
 
 AGENT_KEYS = field_names(AgentConfig)
