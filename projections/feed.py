@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 from collections.abc import Callable, Sequence
 
-from events.log import EventStore, LogUnavailable, Message
+from events.log import EventStore, LogError, LogUnavailable, Message
 from projections.database import Tables
 from projections.framework import Damaged, Group, Kind, LogCut, Move, Position, Projection, grouped
 from projections.sources import Decoder, Hold, Item, Source
@@ -18,6 +18,9 @@ from projections.statements import Dialect
 
 BATCH_S = 0.05
 """A batch waits so long for company, unless somebody waits for it."""
+
+GOALS_S = 0.5
+"""How often a feed that has not caught up asks whether what it waits for is still there."""
 
 BATCH_MESSAGES = 400
 _READ_S = 0.002
@@ -70,7 +73,8 @@ class Feed:
         """Feed the tables for ever."""
         await self.prepare()
         tails = [asyncio.create_task(self._tail(s)) for s in self._sources if not self._held(s)]
-        tasks = [asyncio.create_task(self._apply_for_ever()), *tails]
+        tasks = [asyncio.create_task(w) for w in (self._apply_for_ever(), self._look_at_goals())]
+        tasks += tails
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
             for task in tasks:
@@ -103,6 +107,19 @@ class Feed:
                 self._goals[source.stream] = min(stored, end), end
         await self._pass_purged_ends()
         self._moved(dict(self.positions))
+
+    async def _look_at_goals(self) -> None:
+        """What was in the log at the start may be purged before it is read: nothing tells of it."""
+        while self._goals:
+            await asyncio.sleep(GOALS_S)
+            with contextlib.suppress(LogError):
+                for source in self._sources:
+                    if source.stream in self._goals:
+                        stored = await source.last_stored(self._store.log)
+                        goal, end = self._goals.get(source.stream, (0, 0))
+                        if stored < goal:
+                            self._goals[source.stream] = stored, end
+            self._arrived.set()
 
     def _held(self, source: Source) -> bool:
         return bool(self.positions[source.stream].held)

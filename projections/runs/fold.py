@@ -21,6 +21,7 @@ from events.vocabulary import (
     Done,
     Event,
     InterruptClosed,
+    ModelSwitched,
     RunFinished,
     RunStarted,
     RunWithdrawn,
@@ -45,6 +46,7 @@ _FOLDED = frozenset(
         RunWithdrawn,
         RunFinished,
         Usage,
+        ModelSwitched,
         Done,
         ToolCall,
         ToolResult,
@@ -175,8 +177,9 @@ class _Stretch:
         self.provider = usage.provider or self.provider
 
     def start(self, event: RunStarted, ts: int) -> None:
+        """A run starts with its first commit; ``event.started_ns`` is when it was asked for."""
         if self.started is None:
-            self.started, self.started_ns = event, event.started_ns or ts
+            self.started, self.started_ns = event, ts
 
     def finish(self, event: RunFinished, run: str, ts: int) -> None:
         """The first terminal event wins; its totals replace what was added up."""
@@ -228,6 +231,8 @@ def _add(changes: _Stretch, run: str, head: EventHeader, event: Event | Unrecogn
             changes.add_up_tokens(usage)
         case CompactionSkipped(usage=UsageTotals() as usage):
             changes.add_up_tokens(usage)
+        case ModelSwitched():
+            changes.model, changes.provider = event.model, event.provider
         case Done():
             changes.name(event.usage)
         case ToolCall(tool_use=call):
@@ -326,7 +331,7 @@ def awaited(tool: str, arguments: Raw) -> tuple[str, str] | None:
 
 PROJECTION = Projection(
     name="runs",
-    version=4,
+    version=5,
     source="runs",
     tables={"runs": ("run_id",), "awaits": ("run_id", "tool_use_id")},
     fold=fold,

@@ -19,6 +19,7 @@ WHERE r.run_id = :run_id;
 
 -- name: run_by_agent_id
 -- The live run of a tracking handle, else the most recently started; a NULL tenant means any.
+-- Runs that never started, because the handle was another's, come last.
 -- params: agent_id, tenant
 SELECT * FROM run_details AS r
 WHERE r.run_id IN (
@@ -28,7 +29,9 @@ WHERE r.run_id IN (
     SELECT run_id FROM runs
     WHERE agent_id = :agent_id AND run_id <> 'r_' || substr(agent_id, 3)
 ) AND (CAST(:tenant AS TEXT) IS NULL OR r.tenant = :tenant)
-ORDER BY (r.status = 'running') DESC, r.started_ns DESC, r.run_id DESC
+ORDER BY
+    (r.error = 'agent_id collision; run never started'),
+    (r.status = 'running') DESC, r.started_ns DESC, r.run_id DESC
 LIMIT 1;
 
 -- name: runs_of_user

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
 from dataclasses import replace
 from pathlib import Path
@@ -12,8 +13,10 @@ import pytest
 from events import vocabulary as v
 from events.log import EventStore
 from events.memory_store import MemoryServer
+from projections import feed
 from projections.framework import ViewUnavailable
 from projections.progress import Rebuild
+from projections.sources import Source
 from projections.views import PROJECTIONS, Views, ViewSettings
 from tests.integration.journals import (
     Journal,
@@ -91,6 +94,29 @@ async def _execute(settings: ViewSettings, sql: str) -> None:
     await connection.execute(f"SET search_path TO loomcycle_views_{slot}")
     await connection.execute(sql)
     await connection.close()
+
+
+async def test_what_is_purged_before_it_is_read_is_not_waited_for(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(feed, "GOALS_S", 0.01)
+    waiting, go_on = asyncio.Event(), asyncio.Event()
+    tail = feed.Feed._tail
+
+    async def late(one: feed.Feed, source: Source) -> None:
+        waiting.set()
+        await go_on.wait()
+        await tail(one, source)
+
+    monkeypatch.setattr(feed.Feed, "_tail", late)
+    await world.play(RUN)
+    views = await world.open()
+    await waiting.wait()
+    await world.store.log.purge(world.store.subjects.journal("", RUN))
+    go_on.set()
+    await views.ready()
+    await world.catch_up(views)
+    assert await views.queries.run(RUN) is None
 
 
 async def test_verify_names_a_changed_a_missing_and_an_added_row(

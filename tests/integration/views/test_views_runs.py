@@ -6,6 +6,7 @@ import pytest
 
 from events import vocabulary as v
 from projections.views import Views
+from replay.machine import HANDLE_TAKEN
 from tests.integration.journals import (
     SECOND,
     Journal,
@@ -162,9 +163,9 @@ async def test_a_withdrawn_start_leaves_no_run(world: World, views: Views) -> No
 
 async def test_a_handle_names_the_run_that_started_last(world: World, views: Views) -> None:
     """Also when the later run stands in a stream that is folded earlier."""
-    await world.play(OTHER, agent_id="mine", tenant="t1", started_ns=5)
-    await world.play(RUN, agent_id="mine", tenant="t1", started_ns=7)
-    await world.play("r_880000000000000c", agent_id="mine", tenant="t2", started_ns=9)
+    await world.play(OTHER, agent_id="mine", tenant="t1", at=5)
+    await world.play(RUN, agent_id="mine", tenant="t1", at=7)
+    await world.play("r_880000000000000c", agent_id="mine", tenant="t2", at=9)
     await world.catch_up(views)
     by_handle = views.queries.run_by_agent_id
     found = [await by_handle(tenant, "mine") for tenant in ("t1", "t2", None)]
@@ -172,14 +173,60 @@ async def test_a_handle_names_the_run_that_started_last(world: World, views: Vie
     assert await by_handle("t3", "mine") is None
 
 
+async def test_a_run_that_never_started_does_not_hide_the_holder_of_its_handle(
+    world: World, views: Views
+) -> None:
+    async def found() -> str | None:
+        await world.catch_up(views)
+        run = await views.queries.run_by_agent_id(None, "mine")
+        return run.id if run else None
+
+    refused = Journal(OTHER, at=9 * SECOND)
+    failed = finished("failed", error=HANDLE_TAKEN)
+    await world.append(refused, *opening(OTHER, agent_id="mine"), failed)
+    assert await found() == OTHER
+    holder = Journal(RUN)
+    await world.append(holder, *opening(RUN, agent_id="mine"))
+    assert await found() == RUN
+    await world.append(holder, *ending())
+    assert await found() == RUN, "it ended before the other was refused"
+
+
+async def test_a_run_starts_with_its_first_commit(world: World, views: Views) -> None:
+    """Not when it was asked for: it may have waited in the queue since."""
+    await world.play(RUN, at=9 * SECOND, started_ns=2 * SECOND)
+    await world.catch_up(views)
+    run = await views.queries.run(RUN)
+    assert run is not None
+    assert run.started_ns == 9 * SECOND
+
+
+async def test_the_provider_that_serves_outlasts_usage_that_names_none(
+    world: World, views: Views
+) -> None:
+    async def served() -> tuple[str, str]:
+        await world.catch_up(views)
+        run = await views.queries.run(RUN)
+        assert run is not None
+        return run.model, run.provider
+
+    journal = Journal(RUN)
+    await world.append(journal, *opening(RUN))
+    await world.append(journal, v.ModelSwitched(provider="other", model="m-2"))
+    assert await served() == ("m-2", "other")
+    counted = v.UsageTotals(input_tokens=1, output_tokens=1, model="m-2-vendor")
+    await world.append(journal, v.Usage(usage=counted), v.RunParked(reason="input"))
+    assert await served() == ("m-2-vendor", "other")
+
+
 async def test_runs_of_a_user_come_newest_first_and_are_cut_after_the_filters(
     world: World, views: Views
 ) -> None:
     runs = [f"r_{i:02x}00000000000000" for i in range(6)]
     for i, run in enumerate(runs):
-        await world.play(run, tenant="t1" if i < 2 else "t2", started_ns=100 + i)
-    living = Journal("r_ee00000000000000", "t1")
-    await world.append(living, *opening(living.run, tenant="t1", started_ns=1))
+        await world.play(run, tenant="t1" if i < 2 else "t2", at=100 + i)
+    living = Journal("r_ee00000000000000", "t1", at=1)
+    await world.append(living, *opening(living.run, tenant="t1"))
     await world.catch_up(views)
     of_user = views.queries.runs_of_user
     assert [r.id for r in await of_user("u1")] == [*reversed(runs), living.run]
@@ -218,8 +265,8 @@ async def test_descendants_are_found_at_any_depth_while_they_run(
 ) -> None:
     family = {"a": "", "b": "a", "c": "b", "d": "c", "e": "a"}
     for i, (child, parent) in enumerate(family.items()):
-        journal = Journal(f"r_{i:02x}0000000000000c")
-        ids = {"agent_id": child, "parent_agent_id": parent, "started_ns": i + 1}
+        journal = Journal(f"r_{i:02x}0000000000000c", at=i + 1)
+        ids = {"agent_id": child, "parent_agent_id": parent}
         await world.append(journal, *opening(journal.run, **ids))
         if child in "be":
             await world.append(journal, *ending())
