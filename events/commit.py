@@ -8,7 +8,7 @@ Stored bytes are never re-encoded; older events are upcast on read.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from hashlib import sha256
 from typing import Any
 
@@ -305,11 +305,3 @@ class Chain:
 
     def _broken(self, commit: Commit, reason: str) -> BrokenChain:
         return BrokenChain(self.run, commit.c, commit.seq, reason)
-
-
-def check_all(run: str, commits: Iterable[Commit]) -> Chain:
-    """Check a whole journal from its first commit; returns the chain's end."""
-    chain = Chain(run)
-    for commit in commits:
-        chain.check(commit)
-    return chain

@@ -97,24 +97,6 @@ def live_frame(record: Record) -> Frame | None:
     return Frame(record.seq, kind, record.body)
 
 
-class TranscriptRow(NamedTuple):
-    """``event`` and ``payload`` are JSON text (http-runs.md section 8)."""
-
-    seq: int
-    type: str
-    event: bytes
-    payload: bytes | None
-
-
-def transcript_row(record: Record) -> TranscriptRow | None:
-    """The transcript's row of ``record``; None for the kernel's own facts."""
-    if not is_public(record.type):
-        return None
-    if record.type not in _BARE:
-        return TranscriptRow(record.seq, record.type, record.body, None)
-    return TranscriptRow(record.seq, record.type, *row_texts(record.event, record.body))
-
-
 def row_texts(event: Event | Unrecognised, body: bytes) -> tuple[bytes, bytes | None]:
     """The texts ``event`` and ``payload`` of the transcript's row of a public event."""
     if isinstance(event, UserInput | SystemPrompt):

@@ -19,7 +19,6 @@ from events.nats_link import ApiError, Link
 
 STREAM_NAME_IN_USE = 10058
 STREAM_NOT_FOUND = 10059
-CONSUMER_NOT_FOUND = 10014
 NO_MESSAGE_FOUND = 10037
 DELETE_FOUND_NOTHING = 10057
 WRONG_LAST_SEQUENCE = 10071
@@ -157,13 +156,6 @@ class Api:
             _Envelope,
             write=True,
         )
-
-    async def delete_consumer(self, stream: str, name: str) -> None:
-        try:
-            await self.call(f"CONSUMER.DELETE.{stream}.{name}", None, _Envelope, write=True)
-        except Refused as refused:
-            if refused.error.err_code != CONSUMER_NOT_FOUND:
-                raise error_of(refused.error) from None
 
     async def info(self, stream: str) -> StreamInfo:
         return await self._typed(f"STREAM.INFO.{stream}", None, StreamInfo)

@@ -158,6 +158,13 @@ class FallbackSuppressed(Event, frozen=True, kw_only=True, tag="fallback_suppres
     text: str
 
 
+class AnswerRejected(Event, frozen=True, kw_only=True, tag="answer_rejected"):
+    """The final answer does not fit the agent's schema, for the reason ``text``; the model is
+    told and asked again, so what it said in the turn before is no answer."""
+
+    text: str
+
+
 class HostWideningBody(Struct, frozen=True, gc=False, kw_only=True):
     tool_call_id: str
     tool_name: str
@@ -354,7 +361,10 @@ class RunArchived(Event, frozen=True, kw_only=True, tag="run.archived"):
 
 
 class ModelAnswered(Event, frozen=True, kw_only=True, tag="model.answered"):
-    """A model call ended regularly. ``request`` is the canonical hash of what was asked."""
+    """A model call ended regularly. ``request`` is the canonical hash of what was asked.
+
+    ``max_tokens``, here and below: how long a budget let the answer be; 0 when none bounds the run.
+    """
 
     request: str
     iteration: int
@@ -363,6 +373,7 @@ class ModelAnswered(Event, frozen=True, kw_only=True, tag="model.answered"):
     model: str = ""
     stop_reason: str = ""
     reasoning: str = ""
+    max_tokens: int = 0
 
 
 class ModelFailed(Event, frozen=True, kw_only=True, tag="model.failed"):
@@ -373,6 +384,7 @@ class ModelFailed(Event, frozen=True, kw_only=True, tag="model.failed"):
     error: str
     attempt: int = 1
     partial: bool = False
+    max_tokens: int = 0
 
 
 class ModelStarted(Event, frozen=True, kw_only=True, tag="model.started"):
@@ -395,6 +407,7 @@ class ModelAttemptFailed(Event, frozen=True, kw_only=True, tag="model.attempt_fa
     error: str
     failure: str = ""
     partial: bool = False
+    max_tokens: int = 0
 
 
 class ModelSwitched(Event, frozen=True, kw_only=True, tag="model.switched"):
@@ -514,6 +527,7 @@ class CompactionMade(Event, frozen=True, kw_only=True, tag="compaction.made"):
     kept_from: int
     pinned: str = ""
     usage: UsageTotals | None = None
+    max_tokens: int = 0
 
 
 class CompactionSkipped(Event, frozen=True, kw_only=True, tag="compaction.skipped"):
@@ -524,6 +538,7 @@ class CompactionSkipped(Event, frozen=True, kw_only=True, tag="compaction.skippe
     reason: str
     request: str = ""
     usage: UsageTotals | None = None
+    max_tokens: int = 0
 
 
 class RunAmended(Event, frozen=True, kw_only=True, tag="run.amended"):
@@ -538,7 +553,7 @@ class RunAmended(Event, frozen=True, kw_only=True, tag="run.amended"):
 
 
 class OutputRejected(Event, frozen=True, kw_only=True, tag="output.rejected"):
-    """The final answer does not fit the agent's schema; the model is told and asked again."""
+    """``answer_rejected`` as machines 1 and 2 wrote it: clients were not told."""
 
     error: str
 
@@ -570,6 +585,7 @@ JournalEvent = (
     | ReasoningInvalidated
     | ModelDowngraded
     | FallbackSuppressed
+    | AnswerRejected
     | HostWidened
     | InterruptionPending
     | AwaitingInput

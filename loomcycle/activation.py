@@ -18,7 +18,6 @@ from events.vocabulary import (
     AwaitingInput,
     AwaitingInputBody,
     ModelStarted,
-    OutputRejected,
     RunParked,
 )
 from loomcycle.budget.turn import within_budget
@@ -45,6 +44,7 @@ from replay.machine import (
     StartChildren,
     closing,
     next_effect,
+    rejection,
 )
 from replay.state import Phase
 
@@ -66,8 +66,8 @@ class Activation:
     """Drives one run that this worker owns, from wherever its journal stands, to its end.
 
     ``resumed_n`` is the last event that another activation wrote (0 for a fresh run): calls up
-    to it may have begun before. ``unparked``: the last owner
-    had let the run go. ``slot_free`` is entered while the run only waits.
+    to it may have begun before. ``unparked``: the last owner had let the run go, ``timed``: with
+    a timer. ``slot_free`` is entered while the run only waits.
     """
 
     def __init__(
@@ -77,6 +77,7 @@ class Activation:
         *,
         resumed_n: int = 0,
         unparked: bool = False,
+        timed: bool = False,
         slot_free: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext,
     ) -> None:
         self.journal = journal
@@ -90,6 +91,7 @@ class Activation:
         self._tools = ToolTurn(services, journal, resumed_n=resumed_n)
         self._resumed = resumed_n > 0
         self._unparked = unparked
+        self._timed = timed
         self._task: asyncio.Task[Any] | None = None
         self._interruptible = False
         self._interrupted = False
@@ -168,9 +170,11 @@ class Activation:
                         return
                 case AwaitInput(since_turn=turn):
                     journal.stage(AwaitingInput(awaiting_input=AwaitingInputBody(turn)))
-                case RejectOutput(error=error):
-                    journal.stage(OutputRejected(error=error))
+                case RejectOutput() as effect:
+                    journal.stage(rejection(state, effect))
                 case CloseCall() as effect:
+                    if journal.staged and self._tools.asks_others:
+                        await journal.commit()
                     await self._perform(self._tools.close(effect))
                 case CallModel() | StartChildren() | Compact() if self._services.paused():
                     if await self._park("pause", 0):
@@ -220,6 +224,7 @@ class Activation:
             await self.journal.commit(closing(self.journal.state, finish))
         except InboxMoved:
             return False
+        await self._forget_timer()
         return True
 
     async def _park(self, reason: Literal["input", "calls", "pause"], until_ns: int) -> bool:
@@ -241,7 +246,16 @@ class Activation:
                 await services.store.timers.set(PARK_TIMER, journal.run_id, until_ns, data)
             except LogError as cause:
                 log.info("%s has no timer, the sweeper sees to it: %s", journal.run_id, cause)
+        else:
+            await self._forget_timer()
         return True
+
+    async def _forget_timer(self) -> None:
+        """What an earlier park waited for came before its time; a timer that stays is harmless."""
+        if self._timed:
+            self._timed = False
+            with contextlib.suppress(LogError):
+                await self._services.store.timers.cancel(PARK_TIMER, self.journal.run_id)
 
     async def _stayed_hot(self, until_ns: int) -> bool:
         """Wait a moment for what ends the park, without the slot: it spares a commit and a wake.

@@ -8,7 +8,7 @@ from __future__ import annotations
 import msgspec
 
 from events.commit import decode
-from events.log import EventStore
+from events.log import EventStore, Message
 from events.vocabulary import RunWithdrawn
 from loomcycle.journal import withdraw
 from loomcycle.session_lock import take
@@ -16,6 +16,8 @@ from loomcycle.starts import StartItem
 from replay.machine import HANDLE_TAKEN
 
 SESSION_BUSY = "session_busy"
+SESSION_DAMAGED = "session_damaged"
+"""An earlier run of the session cannot be read; the reason goes on with what is wrong."""
 
 TERMINAL = frozenset({"run.finished", "run.withdrawn", "run.amended"})
 
@@ -72,17 +74,17 @@ async def ended(
     last = await store.log.last(store.subjects.journal(tenant, run_id))
     if last is None:
         return await withdraw(store, tenant, run_id, reason, writer=writer, ts=ts)
-    return terminal(last.data)
+    return terminal(last)
 
 
-def terminal(data: bytes) -> bool:
-    """Whether a stored commit ends its run, or was added after its end."""
+def terminal(last: Message) -> bool:
+    """Whether a stored commit ends its run, or was added after its end. Raises JournalError."""
     return any(
         event.type in ("run.finished", "run.withdrawn", "run.amended")
-        for event in decode(data).header.events
+        for event in decode(last.data, last.seq).header.events
     )
 
 
-def withdrawn(data: bytes) -> bool:
-    """Whether a stored commit is the tombstone of a start."""
-    return decode(data).header.events[0].type == "run.withdrawn"
+def withdrawn(last: Message) -> bool:
+    """Whether a stored commit is the tombstone of a start. Raises JournalError."""
+    return decode(last.data, last.seq).header.events[0].type == "run.withdrawn"

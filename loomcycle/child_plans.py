@@ -1,7 +1,8 @@
 """What a child will be: its own definition, within what its parent may (tools.md section 3.10).
 
 Tools, model, prompt and limits are the child's own; volumes are never more than the parent's,
-and the parent's compaction settings win over the definition's.
+and the parent's compaction settings win over the definition's, except for a model that the
+child's provider does not serve.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from events.plan import Compaction
 from loomcycle.definitions import Definitions, Resolved
 from loomcycle.errors import InvalidArgument, UnknownAgent
 from loomcycle.loading import Plans
-from loomcycle.planning import Narrowing, merge_compaction
+from loomcycle.planning import Narrowing
 from loomcycle.volumes import DeclaredVolume, bind_child
 from replay.children import Spawn
 from replay.state import State
@@ -39,9 +40,12 @@ class ChildPlanner:
             raise UnknownAgent(f'unknown sub-agent "{spawn.name}"', "name") from None
         if spawn.def_id:
             raise InvalidArgument(f'no such agent definition: "{spawn.def_id}"', "def_id")
+        settings = parent.plan.compaction
         narrowing = Narrowing(
             user_tier=facts.user_tier,
-            compaction=_merged(parent.plan.compaction, spawn.compaction),
+            compaction=spawn.compaction,
+            inherited=settings if settings != Compaction() else None,
+            inherited_from=parent.plan.provider if settings.model else "",
         )
         try:
             own = await self._definitions.resolve(spawn.name, facts.tenant, narrowing)
@@ -52,9 +56,3 @@ class ChildPlanner:
             return own
         plan = replace(own.plan, volumes=volumes)
         return Resolved(plan, await self._plans.put(plan), own.system_prompt)
-
-
-def _merged(parent: Compaction, spawn: Compaction | None) -> Compaction | None:
-    """What is set by the call, else by the parent; None when nothing is."""
-    merged = merge_compaction(parent, spawn)
-    return None if merged == Compaction() else merged

@@ -42,6 +42,7 @@ from replay.machine import MACHINE_VERSION, StartChildren
 from replay.state import Call, Child
 
 PARENT_CANCELLED = "parent run cancelled"
+"""Why a child is cancelled whose parent has ended (loop.md section 8)."""
 
 
 class Birth(NamedTuple):
@@ -208,7 +209,7 @@ class Children:
         subject = store.subjects.journal(journal.tenant, child.run)
         last = await patiently(lambda: store.log.last(subject))
         if last is not None:
-            return await self._end(call, index, child) if terminal(last.data) else None
+            return await self._end(call, index, child) if terminal(last) else None
         outcome = await self._prepare(call, index)
         if isinstance(outcome, Birth):
             return outcome
@@ -258,7 +259,7 @@ class Children:
         journal = store.subjects.journal(tenant, run)
         last = await patiently(lambda: store.log.last(journal))
         begun = last is not None or not await self._withdraw(run, reason)
-        if begun and (last is None or not terminal(last.data)):
+        if begun and (last is None or not terminal(last)):
             message = inbox.CancelMessage(id=f"parent:{run}", reason=reason)
             subject, data = store.subjects.inbox(tenant, run), inbox.encode(message)
             await patiently(lambda: store.log.append(subject, data, msg_id=message.id))

@@ -9,6 +9,8 @@ from __future__ import annotations
 from contextlib import aclosing
 from typing import NamedTuple
 
+from msgspec.structs import replace
+
 from events.vocabulary import (
     CompactionMade,
     CompactionSkipped,
@@ -17,6 +19,7 @@ from events.vocabulary import (
     Event,
     UsageTotals,
 )
+from loomcycle.budget.budgets import Refusal
 from loomcycle.journal import RunJournal
 from loomcycle.masking import plain_messages
 from loomcycle.providers.base import (
@@ -26,6 +29,7 @@ from loomcycle.providers.base import (
     TextDelta,
     Usage,
 )
+from loomcycle.providers.defects import contained
 from loomcycle.services import Providers, Services
 from replay.compaction import Cut, body_of, cut, summary_hash, summary_request
 from replay.compaction_proof import failure
@@ -61,35 +65,56 @@ class CompactionTurn:
         if division is None:
             self._journal.stage(CompactionSkipped(trigger=trigger, reason=NOOP))
             return
-        asked = summary_hash(summary_request(state, division))
         plain = summary_request(state, division, plain_messages(self._journal))
+        longest = 0
         try:
-            summary = await self._ask(plain)
+            longest = await reserve(self._services, state, plain)
+            summary = await summarise(self._services.providers, bounded(plain, longest))
         except (ProviderError, ProviderNotConfigured, OverBudget) as cause:
+            asked = summary_hash(summary_request(state, division, max_tokens=longest))
             self._journal.stage(Error(error=failure(trigger, cause)))
-            self._journal.stage(CompactionSkipped(trigger=trigger, reason=FAILED, request=asked))
+            self._journal.stage(
+                CompactionSkipped(trigger=trigger, reason=FAILED, request=asked, max_tokens=longest)
+            )
         else:
-            for event in outcome(state, division, trigger, asked, summary):
+            for event in outcome(state, division, trigger, summary, longest):
                 self._journal.stage(event)
         if self._services.budgets is not None:
             await self._services.budgets.settle(state)
 
-    async def _ask(self, request: ModelRequest) -> Summary:
-        services = self._services
-        if services.budgets is not None:
-            refusal = await services.budgets.reserve(self._journal.state, request)
-            if refusal is not None:
-                raise OverBudget(refusal.reason)
-        return await summarise(services.providers, request)
+
+async def reserve(services: Services, state: State, request: ModelRequest) -> int:
+    """How long the summary may be, 0 when no budget bounds it. Raises OverBudget, LogError."""
+    if services.budgets is None:
+        return 0
+    given = await services.budgets.reserve(state, request)
+    if isinstance(given, Refusal):
+        raise OverBudget(given.reason)
+    return given
+
+
+def bounded(request: ModelRequest, max_tokens: int) -> ModelRequest:
+    """``request`` with what a budget lets its answer be."""
+    return replace(request, max_tokens=max_tokens) if max_tokens else request
 
 
 def outcome(
-    state: State, division: Cut, trigger: str, asked: str, summary: Summary
+    state: State, division: Cut, trigger: str, summary: Summary, max_tokens: int
 ) -> tuple[Event, ...]:
-    """The events of a summary that was written: the compaction, or none for a blank one."""
+    """The events of a summary that was written: the compaction, or none for a blank one.
+
+    ``max_tokens``: how long a budget let it be, 0 when none bounds it.
+    """
+    asked = summary_hash(summary_request(state, division, max_tokens=max_tokens))
     if not summary.text:
         return (
-            CompactionSkipped(trigger=trigger, reason=BLANK, request=asked, usage=summary.usage),
+            CompactionSkipped(
+                trigger=trigger,
+                reason=BLANK,
+                request=asked,
+                usage=summary.usage,
+                max_tokens=max_tokens,
+            ),
         )
     made = CompactionMade(
         request=asked,
@@ -97,6 +122,7 @@ def outcome(
         kept_from=division.kept_from,
         pinned=division.pinned,
         usage=summary.usage,
+        max_tokens=max_tokens,
     )
     body = body_of(state, division, summary.text, trigger)
     return made, ContextCompaction(context_compaction=body)
@@ -106,7 +132,7 @@ async def summarise(providers: Providers, request: ModelRequest) -> Summary:
     """Have ``request`` answered, unseen by clients. Raises ProviderError, ProviderNotConfigured."""
     parts: list[str] = []
     usage: Usage | None = None
-    async with aclosing(providers.get(request.provider).stream(request)) as deltas:
+    async with aclosing(contained(providers.get(request.provider), request)) as deltas:
         async for delta in deltas:
             match delta:
                 case TextDelta(text):

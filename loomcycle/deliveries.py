@@ -22,14 +22,19 @@ D = TypeVar("D", bound=Delivery)
 
 
 class Claim:
-    """A start that came without the queue, where a worker expects an item of one."""
+    """A start that came without the queue, where a worker expects an item of one.
 
-    __slots__ = ("failed", "start")
+    ``failed`` is told when no first commit could be made. ``dropped``: its caller was refused in
+    the meantime, it must not begin any more.
+    """
+
+    __slots__ = ("dropped", "failed", "start")
 
     seq, deliveries, data = 0, 1, b""
 
     def __init__(self, start: Start, failed: Callable[[LogError], None]) -> None:
         self.start, self.failed = start, failed
+        self.dropped = False
 
     @property
     def subject(self) -> str:

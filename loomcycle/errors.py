@@ -61,6 +61,15 @@ class SessionBusy(CommandError):
         super().__init__(f'another request is in flight on session "{session_id}"')
 
 
+class SessionDamaged(CommandError):
+    """What an earlier run of the session said cannot be read; ``reason`` names the place."""
+
+    code = "session_damaged"
+
+    def __init__(self, session_id: str, reason: str) -> None:
+        super().__init__(f'session "{session_id}" cannot be continued: {reason}')
+
+
 class RunNotFound(CommandError):
     code = "run_not_found"
 

@@ -96,6 +96,7 @@ class HeldRuns:
             self._services.live.closed(run_id)
         state = activation.journal.state
         if state.phase is Phase.FINISHED:
+            self._services.ended(state.started)
             await self._ownership.forget(state, run_id)
         else:
             self._ownership.keep(activation.journal)
@@ -160,6 +161,7 @@ class HeldRuns:
         while True:
             await asyncio.sleep(INBOX_CHECK_S)
             now = loop.time()
+            self._ownership.cool()
             if now - reported >= WORKING_EVERY_S:
                 reported = now
                 for held in self._held.values():

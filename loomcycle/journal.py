@@ -23,7 +23,14 @@ from events.commit import (
     encode_commit,
     new_event,
 )
-from events.log import EventStore, LogUnavailable, Message, OutcomeUnknown, WrongSequence
+from events.log import (
+    EventStore,
+    LogError,
+    LogUnavailable,
+    Message,
+    OutcomeUnknown,
+    WrongSequence,
+)
 from events.vocabulary import Event, RunWithdrawn
 from replay.fold import apply, sealed_by
 from replay.state import State
@@ -81,6 +88,7 @@ class RunJournal:
         "_subject",
         "_whole",
         "epoch",
+        "in_vain",
         "inbox",
         "inbox_seq",
         "inbox_subject",
@@ -89,6 +97,7 @@ class RunJournal:
         "plain",
         "run_id",
         "run_seq",
+        "size",
         "state",
         "tenant",
         "worker",
@@ -123,8 +132,12 @@ class RunJournal:
         self.epoch = epoch
         self.journal_seq = journal_seq
         self.run_seq = journal_seq
+        self.size = 0
+        """Bytes of the commits read and written here."""
         self.inbox_seq = 0
         self.inbox: list[Message] = []
+        self.in_vain: Callable[[], bool] = _never
+        """Whether nobody wants what is being committed any more: only a start's first commit."""
         self.plain: dict[int, Event] = {}
         """Unmasked events by number, for performing effects only."""
 
@@ -169,25 +182,30 @@ class RunJournal:
             events=[new for new, _ in self._staged] + [new_event(e) for e in last],
         )
         if blobs or self.plain:
-            await self._store_beside(c, header, blobs)
+            await self._store_beside(hash_, header, blobs)
         seq = await self._append(data, hash_, bool(closing))
         for event in last:
             apply(state, event, state.n + 1, ts)
         self.epoch = header.epoch
         self._staged.clear()
         self.journal_seq = self.run_seq = seq
+        self.size += len(data) + sum(map(len, blobs.values()))
+        self.in_vain = _never
         state.last_ts = ts
         sealed_by(state, c, hash_, header.epoch, self.worker)
         self._observer.committed(seq, header, shown, data)
 
-    async def _store_beside(self, c: int, header: CommitHeader, blobs: dict[str, bytes]) -> None:
+    async def _store_beside(
+        self, hash_: str, header: CommitHeader, blobs: dict[str, bytes]
+    ) -> None:
         for body in blobs.values():
             await self._while_away(partial(self._store.blobs.put, body))
         masked = [e.n for e in header.events if e.masked and e.n in self.plain]
         if masked:
             plain = _encode({str(n): self.plain[n] for n in masked})
             run = self.run_id
-            await self._while_away(lambda: self._store.seals.put(run, f"commit-{c}", plain))
+            name = seal_of(hash_)
+            await self._while_away(lambda: self._store.seals.put(run, name, plain))
 
     async def _append(self, data: bytes, hash_: str, closing: bool) -> int:
         """The sequence of the stored commit; 0 when it must be built again and retried."""
@@ -197,8 +215,8 @@ class RunJournal:
                 return await self._store.log.append(
                     self._subject, data, after=self.run_seq, scope=self._whole
                 )
-            except LogUnavailable:
-                await pause(attempt)
+            except LogUnavailable as cause:
+                await self._bear(cause, attempt)
             except OutcomeUnknown:
                 pass
             except WrongSequence:
@@ -265,9 +283,24 @@ class RunJournal:
         for attempt in count():
             try:
                 return await operation()
-            except (LogUnavailable, OutcomeUnknown):
-                await pause(attempt)
+            except (LogUnavailable, OutcomeUnknown) as cause:
+                await self._bear(cause, attempt)
         raise AssertionError("unreachable")
+
+    async def _bear(self, cause: LogError, attempt: int) -> None:
+        """Wait before the next attempt while the log is away, unless that is in vain."""
+        if self.in_vain():
+            raise cause
+        await pause(attempt)
+
+
+def seal_of(hash_: str) -> str:
+    """Name of the seal beside the commit of this hash: no other writer's seal can replace it."""
+    return f"commit-{hash_[:32]}"
+
+
+def _never() -> bool:
+    return False
 
 
 async def pause(attempt: int) -> None:

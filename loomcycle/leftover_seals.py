@@ -75,6 +75,6 @@ class LeftoverSeals:
         if last is None:
             return self._now_ns() - sealed.time_ns > ABANDONED_S * _SECOND_NS
         try:
-            return terminal(last.data)
+            return terminal(last)
         except JournalError:
             return False

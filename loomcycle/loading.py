@@ -15,6 +15,7 @@ from events.commit import BrokenChain, Chain, Commit, JournalError, decode
 from events.log import EventStore, Message
 from events.plan import RunPlan, decode_plan, encode_plan
 from events.vocabulary import TYPES, Event, RunRef, RunStarted
+from loomcycle.journal import seal_of
 from replay import conversation
 from replay.fold import apply_commit
 from replay.history import conversation_after
@@ -55,10 +56,12 @@ class Plans:
 
 @dataclass
 class LoadedRun:
-    """``plain`` holds unmasked events by number, where their seals could be opened."""
+    """``plain`` holds unmasked events by number, where their seals could be opened; ``size`` is
+    that of all bodies in bytes."""
 
     state: State
     journal_seq: int
+    size: int
     plain: dict[int, Event] = field(default_factory=dict)
 
 
@@ -95,7 +98,8 @@ async def load(
     if not commits:
         return None
     state = await fold_commits(store, plans, tenant, commits)
-    loaded = LoadedRun(state, commits[-1].seq)
+    size = sum(len(body) for commit in commits for body in commit.bodies)
+    loaded = LoadedRun(state, commits[-1].seq, size)
     if secrets:
         loaded.plain = await _open_seals(store, run_id, commits)
     return loaded
@@ -112,13 +116,7 @@ async def fold_commits(
         history: list[conversation.Message] = []
         if started.continues and started.previous is not None:
             history = await session_history(store, plans, tenant, started.previous)
-        try:
-            plan = await plans.get(started.plan)
-        except KeyError:
-            raise BrokenChain(
-                commits[0].run, 1, commits[0].seq, f"plan {started.plan} is missing"
-            ) from None
-        state = State(plan, history)
+        state = State(await _plan_of(plans, commits[0], started), history)
     chain = Chain(commits[0].run)
     for index, commit in enumerate(commits):
         if index and index % COMMITS_PER_SLICE == 0:
@@ -150,13 +148,21 @@ async def session_history(
         ref = started.previous
     history: list[conversation.Message] = []
     for started, commits in reversed(runs):
-        state = State(await plans.get(started.plan), history if started.continues else None)
+        plan = await _plan_of(plans, commits[0], started)
+        state = State(plan, history if started.continues else None)
         chain = Chain(started.run)
         for commit in commits:
             chain.check(commit)
             apply_commit(state, commit)
         history = conversation_after(history, state)
     return history
+
+
+async def _plan_of(plans: Plans, first: Commit, started: RunStarted) -> RunPlan:
+    try:
+        return await plans.get(started.plan)
+    except KeyError:
+        raise BrokenChain(first.run, 1, first.seq, f"plan {started.plan} is missing") from None
 
 
 def opening(commit: Commit) -> RunStarted | None:
@@ -176,7 +182,7 @@ async def _open_seals(store: EventStore, run_id: str, commits: list[Commit]) -> 
         masked = {e.n: e.type for e in commit.header.events if e.masked}
         if not masked:
             continue
-        sealed = await store.seals.get(run_id, f"commit-{commit.c}")
+        sealed = await store.seals.get(run_id, seal_of(commit.hash))
         if sealed is None:
             continue
         for n, raw in _decode_plain(sealed).items():

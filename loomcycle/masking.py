@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 from msgspec import Raw
@@ -18,6 +19,7 @@ from msgspec.structs import replace
 from events.content import Segment
 from events.plan import RunPlan, SystemBlock
 from events.vocabulary import (
+    AnswerRejected,
     BudgetRefused,
     CacheInvalidated,
     CallPrepared,
@@ -48,6 +50,7 @@ from events.vocabulary import (
     Text,
     ToolCall,
     ToolResult,
+    Usage,
     UserInput,
 )
 from loomcycle.journal import RunJournal
@@ -93,6 +96,7 @@ _BOTH_TIERS: dict[type[Event], tuple[str, ...]] = {
 """
 
 _EXACT_ONLY: dict[type[Event], tuple[str, ...]] = {
+    AnswerRejected: ("text",),
     CompactionMade: ("pinned",),
     ModelAnswered: ("reasoning",),
     OutputRejected: ("error",),
@@ -102,6 +106,19 @@ _EXACT_ONLY: dict[type[Event], tuple[str, ...]] = {
 }
 """Prose of people and models: exact values only (``UserInput``, with its segments, too)."""
 
+_WORDS: dict[type[Event], tuple[str, ...]] = {
+    CompactionMade: ("usage.model",),
+    CompactionSkipped: ("usage.model",),
+    ModelAnswered: ("stop_reason", "model"),
+    Usage: ("usage.model",),
+}
+"""Words of vendors, mostly the same ones: exact values only."""
+
+_OWN_WORDS = frozenset({"", "end_turn", "tool_use", "max_tokens"})
+"""Words of our own, among them the stop reason that the machine goes by."""
+
+_NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_-]+")
+
 _Fields = tuple[tuple[str, str], ...]
 
 
@@ -110,11 +127,23 @@ def _fields(paths: tuple[str, ...]) -> _Fields:
     return tuple((outer, inner) for outer, _, inner in (path.rpartition(".") for path in paths))
 
 
-_TEXTS: dict[type[Event], tuple[_Fields, bool]] = {
-    **{kind: (_fields(paths), False) for kind, paths in _BOTH_TIERS.items()},
-    **{kind: (_fields(paths), True) for kind, paths in _EXACT_ONLY.items()},
+class _Rule(NamedTuple):
+    """``words`` recur, ``texts`` do not; ``exact_only`` is about the texts."""
+
+    texts: _Fields
+    exact_only: bool
+    words: _Fields
+
+
+_RULES: dict[type[Event], _Rule] = {
+    kind: _Rule(
+        _fields(_BOTH_TIERS.get(kind) or _EXACT_ONLY.get(kind, ())),
+        kind not in _BOTH_TIERS,
+        _fields(_WORDS.get(kind, ())),
+    )
+    for kind in (*_BOTH_TIERS, *_EXACT_ONLY, *_WORDS)
 }
-"""Type -> its fields that may hold a secret, and whether only exact values are masked."""
+"""Type -> its fields that may hold a secret."""
 
 
 class RunMasker:
@@ -130,9 +159,11 @@ class RunMasker:
 
     def mask(self, event: Event) -> Event:
         """The event as it may be stored: the same object when nothing was masked."""
-        texts = _TEXTS.get(type(event))
-        if texts is not None:
-            return self._masked(event, *texts)
+        rule = _RULES.get(type(event))
+        if rule is not None:
+            if rule.words:
+                event = self._words_masked(event, rule.words)
+            return self._masked(event, rule.texts, rule.exact_only)
         if isinstance(event, UserInput):
             payload = tuple(self._segment(segment) for segment in event.payload)
             if all(a is b for a, b in zip(payload, event.payload, strict=True)):
@@ -162,6 +193,18 @@ class RunMasker:
             value = getattr(holder, inner)
             masked = self._value(value, exact_only)
             if masked is not value:
+                holder = replace(holder, **{inner: masked})
+                event = replace(event, **{outer: holder}) if outer else holder
+        return event
+
+    def _words_masked(self, event: Event, fields: _Fields) -> Event:
+        for outer, inner in fields:
+            holder = getattr(event, outer) if outer else event
+            word = "" if holder is None else getattr(holder, inner)
+            if word in _OWN_WORDS or self.redactor.is_clean_word(word):
+                continue
+            masked = self._text(word, exact_only=True)
+            if masked is not word:
                 holder = replace(holder, **{inner: masked})
                 event = replace(event, **{outer: holder}) if outer else holder
         return event
@@ -290,7 +333,7 @@ def _plain_system(system: tuple[SystemBlock, ...], journal: RunJournal) -> tuple
             if metadata is not None:
                 blocks[len(journal.state.plan.system)] = metadata
         elif isinstance(event, UserInput) and not event.inbox:
-            own = system_blocks(event.payload)
+            own = system_blocks(event.payload, journal.state.started.machine)
             blocks[len(blocks) - len(own) :] = own
     return tuple(blocks)
 
@@ -328,6 +371,30 @@ def _plain_block(block: Block, event: Event) -> Block:
             return replace(block, text=event.text)
         case _:
             return block
+
+
+def holds_secret(text: str, journal: RunJournal) -> bool:
+    """Whether an exact value of a known secret stands in ``text``."""
+    return _exact(text, journal) is not text
+
+
+def tool_name(name: str, journal: RunJournal) -> str:
+    """The name of a tool as a model said it, without exact values.
+
+    A masked one is spelled so that vendors take it back; those of the run's own tools stay.
+    """
+    if any(tool.name == name for tool in journal.state.plan.tools):
+        return name
+    masked = _exact(name, journal)
+    return name if masked is name else _NOT_IN_NAMES.sub("_", masked).strip("_")
+
+
+def _exact(text: str, journal: RunJournal) -> str:
+    masker = journal.masker
+    if not isinstance(masker, RunMasker):
+        return text
+    masked, masks = masker.redactor.redact(text, exact_only=True)
+    return masked if masks else text
 
 
 def plain_input(call: Call, journal: RunJournal) -> bytes:

@@ -25,7 +25,7 @@ from events.vocabulary import (
     UsageTotals,
 )
 from loomcycle.journal import RunJournal
-from loomcycle.masking import DeltaShow, unmasked
+from loomcycle.masking import DeltaShow, holds_secret, tool_name, unmasked
 from loomcycle.program_turn import ProgramTurn
 from loomcycle.providers.base import (
     Capabilities,
@@ -37,6 +37,7 @@ from loomcycle.providers.base import (
     ToolCallDelta,
 )
 from loomcycle.providers.base import Usage as CallUsage
+from loomcycle.providers.defects import contained
 from loomcycle.providers.errors import ErrorClass
 from loomcycle.routing.recovery import (
     Failure,
@@ -79,10 +80,11 @@ class ModelTurn:
         if self._pause is not None:
             self._pause.set()
 
-    async def perform(self, effect: CallModel, commit: Commit) -> None:
+    async def perform(self, effect: CallModel, commit: Commit, max_tokens: int = 0) -> None:
         """Stage the turn's events. Raises only cancellation and the journal's own errors.
 
-        ``commit`` stores what is staged and is never torn by an interrupt.
+        ``commit`` stores what is staged and is never torn by an interrupt. ``max_tokens``: how
+        long a budget lets the answer be, 0 when none bounds it.
         """
         if self._journal.state.plan.provider == CODE_PROVIDER:
             if self._program is None:
@@ -90,12 +92,12 @@ class ModelTurn:
             await self._program.perform(effect)
         else:
             self.began, self.unfinished = effect, None
-            await self._ask(effect, commit)
+            await self._ask(effect, commit, max_tokens)
 
-    async def _ask(self, effect: CallModel, commit: Commit) -> None:
+    async def _ask(self, effect: CallModel, commit: Commit, max_tokens: int) -> None:
         journal, services = self._journal, self._services
         state = journal.state
-        request = model_request(state)
+        request = model_request(state, max_tokens)
         asked = hash_of(state, request)
         show = DeltaShow(services, journal, effect.attempt)
         calls: list[ToolCallDelta] = []
@@ -103,7 +105,7 @@ class ModelTurn:
         failure: Failure | None = None
         try:
             provider = services.providers.get(state.provider)
-            async with aclosing(provider.stream(unmasked(request, journal))) as deltas:
+            async with aclosing(contained(provider, unmasked(request, journal))) as deltas:
                 async for delta in deltas:
                     match delta:
                         case TextDelta(text):
@@ -127,11 +129,11 @@ class ModelTurn:
             raise
         text = show.finish()
         if failure is not None:
-            await self._failed(effect, asked, failure, text, commit)
+            await self._failed(effect, asked, max_tokens, failure, text, commit)
             return
         if text:
             journal.stage(Text(text=text, attempt=effect.attempt))
-        for use in _named(calls, effect.iteration):
+        for use in _named(calls, effect.iteration, journal):
             journal.stage(ToolCall(tool_use=use))
         if done.usage is not None:
             journal.stage(Usage(usage=_totals(done.usage, state.context_window)))
@@ -144,12 +146,19 @@ class ModelTurn:
                 model=(done.usage.model if done.usage else "") or state.asked_model,
                 stop_reason=done.stop_reason,
                 reasoning=done.reasoning,
+                max_tokens=max_tokens,
             )
         )
         services.availability.succeeded(state.provider, state.asked_model)
 
     async def _failed(
-        self, effect: CallModel, asked: str, failure: Failure, text: str, commit: Commit
+        self,
+        effect: CallModel,
+        asked: str,
+        max_tokens: int,
+        failure: Failure,
+        text: str,
+        commit: Commit,
     ) -> None:
         """Record a failed call and what comes of it, in one commit; ``text`` was shown."""
         journal, availability = self._journal, self._services.availability
@@ -171,6 +180,7 @@ class ModelTurn:
                         error=failure.text,
                         failure=failure.kind.value,
                         partial=failure.partial,
+                        max_tokens=max_tokens,
                     )
                 )
                 self._stage_recovery(decision)
@@ -189,6 +199,7 @@ class ModelTurn:
                         attempt=effect.attempt,
                         error=failure.text,
                         partial=failure.partial,
+                        max_tokens=max_tokens,
                     )
                 )
 
@@ -243,16 +254,19 @@ class ModelTurn:
         await commit()
 
 
-def _named(calls: list[ToolCallDelta], iteration: int) -> list[ToolUse]:
-    """The calls with an id each, unique in the turn (loop.md section 2)."""
+def _named(calls: list[ToolCallDelta], iteration: int, journal: RunJournal) -> list[ToolUse]:
+    """The calls with an id each, unique in the turn (loop.md section 2), and no secret in it.
+
+    Nobody needs the vendor's own id or name again, so neither is sealed like other masked text.
+    """
     seen: set[str] = set()
     named: list[ToolUse] = []
     for slot, call in enumerate(calls):
         call_id = call.id
-        if not call_id or call_id in seen:
+        if not call_id or call_id in seen or holds_secret(call_id, journal):
             call_id = f"lc-{iteration}-{slot}"
         seen.add(call_id)
-        named.append(ToolUse(call_id, call.name, call.input))
+        named.append(ToolUse(call_id, tool_name(call.name, journal), call.input))
     return named
 
 

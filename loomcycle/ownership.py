@@ -12,9 +12,18 @@ from contextlib import contextmanager
 from functools import partial
 from typing import NamedTuple
 
-from events.commit import BrokenChain, CommitHeader
-from events.vocabulary import Event, RunClaimed, RunFinished, RunParked, RunStarted, Started
-from loomcycle.admission import Admission, Refused
+from events.commit import BrokenChain, CommitHeader, FutureEvent, JournalError
+from events.vocabulary import (
+    Error,
+    Event,
+    RunClaimed,
+    RunFinished,
+    RunParked,
+    RunStarted,
+    RunWithdrawn,
+    Started,
+)
+from loomcycle.admission import SESSION_DAMAGED, Admission, Refused
 from loomcycle.cluster import Cluster
 from loomcycle.journal import Fenced, RunJournal
 from loomcycle.loading import load, session_history
@@ -36,16 +45,31 @@ EARLY_NS = 1_000_000_000
 
 
 WARM = 64
-"""Runs that parked here and are kept in memory; all others are read from the log again."""
+WARM_BYTES = 8 * 1024 * 1024
+WARM_NS = 60_000_000_000
+"""Runs that parked here lately are kept in memory, so many and of so many bytes together; all
+others are read from the log again."""
+
+BYTES_A_TOKEN = 4
+"""For the size of a conversation whose journal does not hold the runs before it."""
 
 
 class Owned(NamedTuple):
     """``resumed_n``: the last event that others wrote. ``unparked``: the run was let go before;
-    its claim is staged, not committed."""
+    its claim is staged, not committed. ``timed``: a timer was set for it then."""
 
     journal: RunJournal
     resumed_n: int
     unparked: bool
+    timed: bool
+
+
+class _Warm(NamedTuple):
+    """``size`` in bytes."""
+
+    journal: RunJournal
+    size: int
+    since_ns: int
 
 
 class Ownership:
@@ -55,24 +79,36 @@ class Ownership:
         self._services = services
         self._cluster = cluster
         self._admission = admission
-        self._warm: OrderedDict[str, RunJournal] = OrderedDict()
+        self._warm: OrderedDict[str, _Warm] = OrderedDict()
 
-    async def begin(self, start: Start) -> RunJournal | None:
-        """Make the first commit: from here on the run is a promise. None: it was refused."""
+    async def begin(self, start: Start, in_vain: Callable[[], bool]) -> RunJournal | None:
+        """Make the first commit: from here on the run is a promise. None: it was refused.
+
+        ``in_vain``: whether its caller was told by now that it will not run. Raises LogError
+        then, when the log is away; Fenced, JournalError.
+        """
         services = self._services
         item, events = start
         facts = events[0]
         assert isinstance(facts, RunStarted)
-        history = []
+        history, damage = [], ""
         if facts.continues and facts.previous is not None:
-            history = await session_history(
-                services.store, services.plans, item.tenant, facts.previous
-            )
+            try:
+                history = await session_history(
+                    services.store, services.plans, item.tenant, facts.previous
+                )
+            except FutureEvent:
+                raise
+            except JournalError as cause:
+                damage = f"{SESSION_DAMAGED}: {cause}"
         state = State(await services.plans.get(facts.plan), history)
         masker = await self._masker(item.run, facts.sealed)
         journal = self._journal(item.tenant, item.run, state, masker)
+        journal.in_vain = in_vain
         with self._opened(item.run, remote=item.gateway != services.process):
             try:
+                if damage:
+                    raise Refused(damage, RunWithdrawn(reason=damage))
                 await self._admission.admit(item, writer=services.process, ts=services.now_ns())
             except Refused as refusal:
                 await self._refuse(journal, events, refusal)
@@ -115,13 +151,16 @@ class Ownership:
             raise
 
     async def _refuse(self, journal: RunJournal, events: list[Event], refusal: Refused) -> None:
-        """Record that an accepted-looking start may not run, where its client sees it."""
+        """Record that an accepted-looking start may not run, where its client sees it.
+
+        What it would have said is no part of its session: its caller was refused.
+        """
         if refusal.tombstone is not None:
             journal.stage(refusal.tombstone)
         else:
-            for event in events:
-                journal.stage(event)
+            journal.stage(events[0])
             journal.stage(Started())
+            journal.stage(Error(error=refusal.error))
             journal.stage(RunFinished(status="failed", error=refusal.error))
         await journal.commit()
         self._services.live.closed(journal.run_id)
@@ -154,24 +193,39 @@ class Ownership:
             journal.stage(RunClaimed(worker=services.process))
             if parked is None:
                 await journal.commit()
-        return Owned(journal, resumed_n, parked is not None)
+        timed = parked is not None and parked.until_ns > 0
+        return Owned(journal, resumed_n, parked is not None, timed)
 
     def keep(self, journal: RunJournal) -> None:
         """Remember a run that parked here: soon continued, it need not be read again."""
         if journal.state.parked is not None and not journal.staged and not journal.plain:
-            self._warm[journal.run_id] = journal
-            while len(self._warm) > WARM:
-                self._warm.popitem(last=False)
+            size = max(journal.size, BYTES_A_TOKEN * journal.state.used)
+            if size > WARM_BYTES:
+                return
+            self._warm[journal.run_id] = _Warm(journal, size, self._services.now_ns())
+            self.cool()
+
+    def cool(self) -> None:
+        """Forget the runs that were kept longest, where they are too many, too large, or old."""
+        oldest_ns = self._services.now_ns() - WARM_NS
+        size = sum(warm.size for warm in self._warm.values())
+        while self._warm:
+            first = next(iter(self._warm.values()))
+            if len(self._warm) <= WARM and size <= WARM_BYTES and first.since_ns >= oldest_ns:
+                return
+            self._warm.popitem(last=False)
+            size -= first.size
 
     async def _read(self, tenant: str, run_id: str) -> RunJournal | None:
         """The run as its journal tells; from memory where nobody committed since."""
         services = self._services
         warm = self._warm.pop(run_id, None)
         if warm is not None:
+            journal = warm.journal
             last = await services.store.log.last(services.store.subjects.journal(tenant, run_id))
-            if last is not None and last.seq == warm.journal_seq:
-                warm.epoch = 0
-                return warm
+            if last is not None and last.seq == journal.journal_seq:
+                journal.epoch = 0
+                return journal
         loaded = await load(services.store, services.plans, tenant, run_id, secrets=True)
         if loaded is None:
             return None
@@ -182,6 +236,7 @@ class Ownership:
             masker.learn(loaded.plain.values())
         journal = self._journal(tenant, run_id, state, masker, loaded.journal_seq)
         journal.plain = loaded.plain
+        journal.size = loaded.size
         return journal
 
     def _is_due(self, parked: RunParked, journal: RunJournal) -> bool:

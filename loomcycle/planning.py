@@ -69,7 +69,8 @@ class ProviderLookup(Protocol):
 class Narrowing(Struct, frozen=True, kw_only=True):
     """What one request changes of a definition; the cache key together with the agent.
 
-    ``max_cost_usd`` and ``max_tokens_total`` can only lower the agent's own limits.
+    ``max_cost_usd`` and ``max_tokens_total`` can only lower the agent's own limits. ``inherited``
+    are a parent's compaction settings; their model, if there is one, is of ``inherited_from``.
     """
 
     allowed_tools: tuple[str, ...] | None = None
@@ -78,6 +79,8 @@ class Narrowing(Struct, frozen=True, kw_only=True):
     interactive: bool = False
     user_tier: str = ""
     compaction: Compaction | None = None
+    inherited: Compaction | None = None
+    inherited_from: str = ""
     max_cost_usd: float | None = None
     max_tokens_total: int | None = None
 
@@ -138,7 +141,7 @@ class Planner:
             volumes=bind(agent.volumes, self._loaded.config.volumes),
             allowed_tools=agent.allowed_tools,
             routing=routing,
-            compaction=merge_compaction(own_compaction(agent), narrowing.compaction),
+            compaction=_compaction(agent, narrowing, pair.provider),
             budget=_budget(agent, narrowing),
             interruption=self._interruption(agent),
             output_schema=UNSET if agent.output_schema is None else _raw(agent.output_schema),
@@ -223,6 +226,16 @@ def merge_compaction(base: Compaction, over: Compaction | None) -> Compaction:
         return base
     given = {k: v for k, v in msgspec.structs.asdict(over).items() if v is not None}
     return msgspec.structs.replace(base, **given)
+
+
+def _compaction(agent: AgentConfig, narrowing: Narrowing, provider: str) -> Compaction:
+    """The request's settings, then a parent's, then the agent's own. A parent's model counts
+    where its provider serves: no other can be asked for it."""
+    inherited = narrowing.inherited
+    if inherited is not None and inherited.model and provider != narrowing.inherited_from:
+        inherited = msgspec.structs.replace(inherited, model=None)
+    above = merge_compaction(own_compaction(agent), inherited)
+    return merge_compaction(above, narrowing.compaction)
 
 
 def _budget(agent: AgentConfig, narrowing: Narrowing) -> Budget | None:

@@ -7,6 +7,8 @@ ends the wait without one leaves a tombstone, so that the run cannot begin behin
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import itertools
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,9 +17,17 @@ from functools import partial
 import msgspec
 from msgspec import Struct
 
-from events.log import LogError, LogFull, OutcomeUnknown, QueueFull, UserCapReached
+from events.log import (
+    LogError,
+    LogFull,
+    LogUnavailable,
+    OutcomeUnknown,
+    QueueFull,
+    UserCapReached,
+)
 from loomcycle.background import Background
 from loomcycle.commands.cancel import cancel_run
+from loomcycle.deliveries import Claim
 from loomcycle.errors import Backpressure, UserQuotaExhausted
 from loomcycle.feed import FeedFrame, RunFeed
 from loomcycle.journal import withdraw
@@ -35,6 +45,9 @@ QUEUE_CHECKS_PER_S = 250
 """Looked up by all waiting starts together: with thousands of them each is looked up less often,
 so that the work of waiting does not grow with the queue."""
 
+WITHDRAW_S = (0.2, 0.5, 1.0, 2.0)
+"""Pauses between attempts to withdraw a start while the log is away; the last one repeats."""
+
 POST_ATTEMPTS = 3
 POST_PATIENCE_S = 2.0
 """A queue that was silent for so long is not asked again: the client gets its 503."""
@@ -44,10 +57,16 @@ _encode = msgspec.json.Encoder().encode
 
 @dataclass
 class _Place:
-    """Where a start stands: ``seq`` on the queue (0: not there), posted so many times."""
+    """Where a start stands: ``seq`` on the queue (0: not there), posted so many times.
+
+    ``sent``: it may be there. ``undone``: its tombstone is written.
+    """
 
     start: Start
     sealed: bool
+    claim: Claim | None = None
+    sent: bool = False
+    undone: bool = False
     data: bytes = b""
     seq: int = 0
     posts: int = 0
@@ -77,6 +96,7 @@ class Promises:
     async def close(self) -> None:
         """Let withdrawals under way finish (bounded)."""
         await self._background.ended(within_s=2.0)
+        await self._background.cancel()
 
     @property
     def waiting(self) -> int:
@@ -98,18 +118,20 @@ class Promises:
         """
         item = start.item
         place = _Place(start, sealed)
-        if not (self._may_claim(item) and self._worker.claim(start, partial(_give_up, feed))):
-            await self._queue(place, feed)
+        if self._may_claim(item):
+            place.claim = self._worker.claim(start, partial(_give_up, feed))
         try:
+            if place.claim is None:
+                await self._queue(place, feed)
             return await self._first_frames(place, feed)
         except asyncio.CancelledError:
-            self._background.add(self._withdraw_quietly(item, place.seq, "client disconnected"))
+            self._take_back(place, "client disconnected")
             raise
         except LogError:
-            self._background.add(self._withdraw_quietly(item, place.seq, "log unavailable"))
+            self._take_back(place, "log unavailable")
             raise
-        except Backpressure:
-            self._background.add(self._withdraw_quietly(item, place.seq, "queue timeout"))
+        except (Backpressure, UserQuotaExhausted):
+            self._take_back(place, "queue timeout")
             raise
         finally:
             self._queued.discard(item.run)
@@ -128,6 +150,7 @@ class Promises:
                 return frames
             if loop.time() >= deadline:
                 if await self._withdraw(item, place.seq, "queue timeout"):
+                    place.undone = True
                     raise Backpressure("queue timeout")
                 deadline += QUEUE_CHECK_S
             elif not await self._in_good_hands(place):
@@ -144,16 +167,10 @@ class Promises:
 
     async def _queue(self, place: _Place, feed: RunFeed) -> None:
         await feed.look_elsewhere()
-        try:
-            if self._is_full():
-                raise Backpressure("queue full")
-            self._queued.add(place.start.item.run)
-            await self._post(place)
-        except (Backpressure, UserQuotaExhausted):
-            self._queued.discard(place.start.item.run)
-            if place.sealed:
-                await self._services.store.seals.delete(place.start.item.run)
-            raise
+        if self._is_full():
+            raise Backpressure("queue full")
+        self._queued.add(place.start.item.run)
+        await self._post(place)
 
     def _is_full(self) -> bool:
         """Whether as many starts wait here as may; the queue's own bound holds for a cluster.
@@ -175,19 +192,24 @@ class Promises:
         loop = asyncio.get_running_loop()
         begun = loop.time()
         for tried in range(POST_ATTEMPTS):
+            before, place.sent = place.sent, True
             try:
                 place.seq = await starts.post(
                     item.tenant, item.user_id, item.run, place.data, attempt=attempt
                 )
+            except LogUnavailable:
+                place.sent = before
+                raise
             except UserCapReached:
+                place.sent = before
                 if attempt:
                     raise Backpressure("queue timeout") from None
                 raise UserQuotaExhausted(item.user_id, self._limits.user_cap) from None
             except QueueFull:
+                place.sent = before
                 raise Backpressure("queue full") from None
             except OutcomeUnknown:
                 if tried == POST_ATTEMPTS - 1 or loop.time() - begun > POST_PATIENCE_S:
-                    self._background.add(self._withdraw_quietly(item, 0, "log unavailable"))
                     raise
             else:
                 place.posts += 1
@@ -211,15 +233,34 @@ class Promises:
             await services.store.seals.delete(item.run)
         return taken_back
 
+    def _take_back(self, place: _Place, reason: str) -> None:
+        """Its caller is told that the start will not run: see to it that it does not."""
+        if place.undone:
+            return
+        item = place.start.item
+        if place.claim is not None:
+            place.claim.dropped = True
+        if place.sent or place.claim is not None:
+            self._background.add(self._withdraw_quietly(item, place.seq, reason))
+        elif place.sealed:
+            self._background.add(self._forget_seals(item.run))
+
+    async def _forget_seals(self, run_id: str) -> None:
+        """Of a start that never left; those that stay are found by their age."""
+        with contextlib.suppress(LogError):
+            await self._services.store.seals.delete(run_id)
+
     async def _withdraw_quietly(self, item: StartItem, seq: int, reason: str) -> None:
-        for pause in (0.0, 0.5, 1.0, 2.0, 5.0):
-            await asyncio.sleep(pause)
+        """Withdraw, or cancel what began after all; repeated until the log answers."""
+        for attempt in itertools.count():
             try:
                 if not await self._withdraw(item, seq, reason) and item.reader == "cancel":
                     await cancel_run(self._services, item.tenant, item.run, reason)
                 return
             except LogError as cause:
-                log.warning("start of %s not withdrawn yet: %s", item.run, cause)
+                if not attempt:
+                    log.warning("start of %s not withdrawn yet: %s", item.run, cause)
+            await asyncio.sleep(WITHDRAW_S[min(attempt, len(WITHDRAW_S) - 1)])
 
 
 def _give_up(feed: RunFeed, cause: LogError) -> None:

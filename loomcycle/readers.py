@@ -21,6 +21,9 @@ DISCONNECTED = "client disconnected"
 PATIENCE_ELSEWHERE = 2
 """Silent graces until a reader in another process counts as gone: core messages may be lost."""
 
+LEAST_S = 0.05
+"""The shortest grace: a log that is away is not asked more often than that."""
+
 ECHO_S = 0.2
 """The last poke of a reader that left may still come back to its own process."""
 
@@ -63,9 +66,23 @@ class Readers:
         await self._tasks.cancel()
 
     async def _cancel_unless_read(self, tenant: str, run_id: str) -> None:
+        try:
+            while True:
+                await self._unread(run_id)
+                try:
+                    await cancel_run(self._services, tenant, run_id, DISCONNECTED)
+                    return
+                except LogError as cause:
+                    log.warning("%s has no reader and is not cancelled yet: %s", run_id, cause)
+        finally:
+            self._left_at.pop(run_id, None)
+            self.kept.discard(run_id)
+
+    async def _unread(self, run_id: str) -> None:
+        """Return when nobody has read the run for the grace."""
         silences, patience = 0, 1
         while silences < patience:
-            await asyncio.sleep(self._grace_s)
+            await asyncio.sleep(max(self._grace_s, LEAST_S))
             if run_id in self._seen_elsewhere:
                 self._seen_elsewhere.discard(run_id)
                 silences, patience = 0, PATIENCE_ELSEWHERE
@@ -75,9 +92,3 @@ class Readers:
                 silences += 1
                 continue
             self.kept.add(run_id)
-        self._left_at.pop(run_id, None)
-        self.kept.discard(run_id)
-        try:
-            await cancel_run(self._services, tenant, run_id, DISCONNECTED)
-        except LogError as cause:
-            log.warning("%s has no reader and could not be cancelled: %s", run_id, cause)

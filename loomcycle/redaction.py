@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from itertools import chain, count
 from typing import Any, NamedTuple
 from urllib.parse import unquote, urlsplit
 
@@ -34,6 +35,8 @@ SECRET_NAME_SUFFIXES = (
 MIN_ENVIRONMENT_BYTES = 8
 MIN_CREDENTIAL_BYTES = 4
 CREDENTIAL_PLACEHOLDER = "[redacted:credential]"
+MAX_WORD, MAX_WORDS = 100, 1000
+"""Characters of a word, and words, that a :class:`Redactor` remembers as clean."""
 
 # Values end where a placeholder begins, so a mask is never masked again.
 _VALUE = r"""(?P<value>[^\s"',}\[\]\\]+)"""
@@ -107,12 +110,13 @@ class Redactor:
 
     Journals take both tiers; STATE, CHANNELS and DEFS take ``exact_only=True``. Overlapping
     values are masked leftmost first, then longest. Placeholders already in a text are never
-    touched, which makes every method idempotent.
+    touched, which makes every method idempotent. (What it remembers changes no answer.)
     """
 
     def __init__(self, layers: Sequence[_Layer], *, shapes: bool) -> None:
         self._layers = tuple(layers)
         self._shapes = shapes
+        self._clean_words: set[str] = set()
         self._initials = frozenset(word[0] for layer in layers for word in layer.automaton)
 
     @classmethod
@@ -156,35 +160,51 @@ class Redactor:
             text, placed = _mask_shapes(text, placed)
         return text, tuple(mask for _, mask in placed)
 
+    def is_clean_word(self, word: str) -> bool:
+        """Whether a short text that comes again and again (a model's name) holds no known value.
+
+        What does not is remembered. False is a guess; :meth:`redact` knows.
+        """
+        if word in self._clean_words:
+            return True
+        if self._values_may_occur(word):
+            return False
+        if len(word) <= MAX_WORD and len(self._clean_words) < MAX_WORDS:
+            self._clean_words.add(word)
+        return True
+
     def redact_json(
         self, data: bytes, *, exact_only: bool = False
     ) -> tuple[bytes, tuple[Mask, ...]]:
-        """Mask the string leaves of a JSON document; object keys and numbers stay as spelled.
+        """Mask the string leaves of a JSON document, and exact values in its object keys.
 
-        A document with nothing to mask comes back byte for byte. A changed one is written with
-        sorted keys and no white space. Bytes that are not JSON are only searched for exact
-        values. Never raises for any input.
+        Numbers stay as spelled. A document with nothing to mask comes back byte for byte. A
+        changed one is written with sorted keys and no white space. Bytes that are not JSON are
+        only searched for exact values. Never raises for any input.
         """
         text = data.decode("utf-8", "surrogateescape")
         hidden = "\\u" in text or "\\/" in text
         if not hidden and not self._may_change(text, exact_only):
             return data, ()
         try:
-            return self._redact_tree(data, text, exact_only)
+            return self._redact_tree(data, text, exact_only, hidden)
         except (ValueError, RecursionError):
             masked, masks = self.redact(text, exact_only=True)
             return (masked.encode("utf-8", "surrogateescape") if masks else data), masks
 
     def _redact_tree(
-        self, data: bytes, text: str, exact_only: bool
+        self, data: bytes, text: str, exact_only: bool, hidden: bool
     ) -> tuple[bytes, tuple[Mask, ...]]:
         overwritten: list[Any] = []
         tree = parse_exactly(text, overwritten)
         masks: list[Mask] = []
+        lost: list[Mask] = []
+        if hidden or self._values_may_occur(text):
+            tree = self._mask_keys(tree, masks)
+            self._mask_keys(overwritten, lost)
         tree = self._mask_leaves(tree, masks, exact_only)
-        in_overwritten: list[Mask] = []
-        self._mask_leaves(overwritten, in_overwritten, exact_only)
-        if not masks and not in_overwritten:
+        self._mask_leaves(overwritten, lost, exact_only)
+        if not masks and not lost:
             return data, ()
         return encode_tree(tree), tuple(masks)
 
@@ -198,6 +218,19 @@ class Redactor:
         if isinstance(node, list):
             return [self._mask_leaves(item, masks, exact_only) for item in node]
         return node
+
+    def _mask_keys(self, node: Any, masks: list[Mask]) -> Any:
+        """Two keys of an object that come out equal are told apart by a number."""
+        if isinstance(node, list):
+            return [self._mask_keys(item, masks) for item in node]
+        if not isinstance(node, dict):
+            return node
+        masked: dict[str, Any] = {}
+        for key in sorted(node):
+            shown, found = self.redact(key, exact_only=True)
+            masks += found
+            masked[_unused(shown, masked)] = self._mask_keys(node[key], masks)
+        return masked
 
     def _may_change(self, text: str, exact_only: bool) -> bool:
         return self._values_may_occur(text) or (
@@ -275,6 +308,12 @@ class DeltaGuard:
         """Return the rest; the guard is then ready for the next text."""
         text, self._held = self._held, ""
         return self._redactor.redact(text, exact_only=True)[0]
+
+
+def _unused(key: str, taken: Container[str]) -> str:
+    """``key``, with the first free number from 2 on where it is taken."""
+    numbered = (f"{key} ({number})" for number in count(2))
+    return next(name for name in chain((key,), numbered) if name not in taken)
 
 
 def _placeholder(name: str) -> str:

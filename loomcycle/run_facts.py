@@ -37,7 +37,7 @@ class Standing(NamedTuple):
 
     @property
     def ended(self) -> bool:
-        return terminal(self.last.data)
+        return terminal(self.last)
 
 
 class RunReader:

@@ -26,6 +26,7 @@ from loomcycle.budget.budgets import Budgets
 from loomcycle.budget.prices import Prices
 from loomcycle.build import UNKNOWN, this_build
 from loomcycle.child_plans import ChildPlanner
+from loomcycle.children import PARENT_CANCELLED
 from loomcycle.cluster import Cluster, Member
 from loomcycle.commands.cancel import cancel_run
 from loomcycle.commands.compact import Compactions
@@ -65,13 +66,11 @@ from loomcycle.timers import DueTimers
 from loomcycle.tools.builtin import builtin_tools
 from loomcycle.tools.context.configured import operations as context_operations
 from loomcycle.tools.context.history import Transcripts
+from loomcycle.tracing.ended import EndedRuns
 from loomcycle.worker import Worker
 from projections.views import Views
 
 log = logging.getLogger("loomcycle.runtime")
-
-PARENT_GONE = "parent run cancelled"
-"""Why a child is cancelled whose parent has ended (loop.md section 8)."""
 
 THREAD_STACK_BYTES = 16 << 20
 """Programs of code-js agents recurse on the stack of the thread that runs them."""
@@ -210,7 +209,24 @@ async def _open_effects(
         child_plans=ChildPlanner(definitions, config.volumes, plans),
         resume_fanout=environment.resume_fanout,
     )
+    _begin_to_trace(loaded, services, stack)
     return _Effects(services, definitions, providers, matrix, prober, rows, questions, hooks)
+
+
+def _begin_to_trace(loaded: LoadedConfig, services: Services, stack: AsyncExitStack) -> None:
+    """Trace the runs that end here, if a collector is named."""
+    environment = loaded.environment
+    endpoint, ratio = environment.otel_exporter_otlp_endpoint, environment.otel_traces_sampler_ratio
+    if not endpoint or not ratio:
+        return
+    from loomcycle.tracing.export import OtlpSink  # slow to import, and large
+
+    sink = OtlpSink(endpoint, environment.otel_exporter_otlp_headers, environment.otel_service_name)
+    stack.push_async_callback(sink.close)
+    runs = EndedRuns(services.store, services.plans, sink, ratio=ratio)
+    runs.start()
+    stack.push_async_callback(runs.stop)
+    services.ended = runs.ended
 
 
 async def _begin_to_advance(
@@ -249,7 +265,7 @@ async def _begin_to_advance(
         lookups,
         cluster,
         paused=pause.paused,
-        cancel=lambda tenant, run: cancel_run(services, tenant, run, PARENT_GONE),
+        cancel=lambda tenant, run: cancel_run(services, tenant, run, PARENT_CANCELLED),
         now_ns=time.time_ns,
     )
     sweeper = Sweeper(

@@ -36,7 +36,7 @@ async def masker_of(services: Services, tenant: str, run_id: str) -> RunMasker |
     sealed = await store.seals.get(run_id, CREDENTIALS)
     if sealed is None:
         last = await store.log.last(store.subjects.journal(tenant, run_id))
-        if last is not None and terminal(last.data):
+        if last is not None and terminal(last):
             raise RunEnded
     return services.redaction.for_run(decode_credentials(sealed))
 

@@ -101,6 +101,12 @@ class ToolTurn:
         if journal.staged and not self._keeps_staged():
             await commit()
 
+    @property
+    def asks_others(self) -> bool:
+        """Whether a result is shown to hooks: an effect, which must not come before the claim."""
+        hooks = self._services.hooks
+        return hooks is not None and hooks.any
+
     async def close(self, effect: CloseCall) -> None:
         """Stage the result of a call that waited for it."""
         output = ToolOutput(answered_text(effect, self._journal), effect.is_error)
@@ -213,7 +219,6 @@ class ToolTurn:
         facts = state.started
         now = self._services.now_ns()
         recovering = call.n <= self._resumed_n or now - call.ts > FRESH_NS
-        last = state.last_usage
         return CallContext(
             run_id=facts.run,
             session_id=facts.session,
@@ -228,7 +233,7 @@ class ToolTurn:
             recovering_since=call.ts - RECOVERY_MARGIN_NS if recovering else None,
             provider=state.provider,
             model=state.model,
-            used_tokens=last.input_tokens + last.output_tokens if last is not None else 0,
+            used_tokens=state.used,
             caller_hosts=facts.caller_hosts,
             web_search_filter=facts.web_search_filter,
             call_n=call.n,

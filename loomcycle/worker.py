@@ -169,8 +169,8 @@ class Worker:
         if self._starts is not None:
             self._starts.allow(0 if self._services.paused() else free)
 
-    def claim(self, start: Start, failed: Callable[[LogError], None]) -> bool:
-        """Begin ``start`` here and now, without the queue; False when this process is busy.
+    def claim(self, start: Start, failed: Callable[[LogError], None]) -> Claim | None:
+        """Begin ``start`` here and now, without the queue; None when this process is busy.
 
         Only while a good part of the slots is free: then nobody's start waits in the queue that
         could be overtaken; beside other processes only a few, for the queue shares the work and
@@ -183,9 +183,10 @@ class Worker:
         busy = self._busy >= most or self._services.paused()
         if self._stopping or self._starts is None or busy:
             self._allow()
-            return False
-        self._take(self._begin_claimed, Claim(start, failed))
-        return True
+            return None
+        claim = Claim(start, failed)
+        self._take(self._begin_claimed, claim)
+        return claim
 
     async def _begin_claimed(self, claim: Claim) -> None:
         await self._begin(claim.start, claim)
@@ -203,6 +204,11 @@ class Worker:
 
     async def _begin(self, start: Start, delivery: Delivery) -> None:
         services, item = self._services, start.item
+
+        def in_vain() -> bool:
+            dropped = isinstance(delivery, Claim) and delivery.dropped
+            return dropped or services.now_ns() > item.not_after_ns
+
         if item.run in self.held:
             delivery.nak(BUSY_ELSEWHERE_S)
             return
@@ -210,10 +216,10 @@ class Worker:
             with self.held.coming(item.run):
                 if delivery.deliveries > 1 and await self._redelivered(item, delivery):
                     return
-                if services.now_ns() > item.not_after_ns:
+                if in_vain():
                     delivery.ack()
                     return
-                journal = await self._ownership.begin(start)
+                journal = await self._ownership.begin(start, in_vain)
         except Fenced:
             await self._resume(item.tenant, item.run, delivery)
             return
@@ -262,6 +268,7 @@ class Worker:
             owned.journal,
             resumed_n=owned.resumed_n,
             unparked=owned.unparked,
+            timed=owned.timed,
             slot_free=self._slot_free,
         )
         await self.held.drive(activation, delivery)

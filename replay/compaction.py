@@ -26,6 +26,10 @@ WHOLE, TASK, SUMMARY = -1, -2, -3
 MIN_MESSAGES = 4
 """A person's request to compact a shorter conversation does nothing."""
 
+MODEL_HAS_A_PROVIDER = 3
+"""From this machine version on ``compaction.model`` is not asked of another provider than the
+plan's; before, one that a run had fallen back to was asked for it too."""
+
 _TARGET_RANGE = range(10, 51)
 
 
@@ -176,16 +180,28 @@ _INSTRUCTION = (
 
 
 def summariser(state: State) -> Pair:
-    """Who writes the summary: the pair that serves the run, with the model set for it."""
+    """Who writes the summary: the pair that serves the run, with the model set for it.
+
+    The model was set for the provider of the plan; another that serves the run now may not have
+    it.
+    """
     if state.amended is not None:
         return Pair(state.amended.provider, state.amended.model)
-    return Pair(state.provider, state.plan.compaction.model or state.asked_model)
+    own = state.plan.compaction.model or ""
+    if state.provider != state.plan.provider and state.started.machine >= MODEL_HAS_A_PROVIDER:
+        own = ""
+    return Pair(state.provider, own or state.asked_model)
 
 
 def summary_request(
-    state: State, division: Cut, messages: Sequence[Message] | None = None
+    state: State,
+    division: Cut,
+    messages: Sequence[Message] | None = None,
+    *,
+    max_tokens: int = 0,
 ) -> ModelRequest:
-    """What the summariser is asked. ``messages``: those of ``state`` with plaintext for masks."""
+    """What the summariser is asked. ``messages``: those of ``state`` with plaintext for masks;
+    ``max_tokens``: how long a budget lets the summary be, 0 for the vendor's default."""
     pair = summariser(state)
     span = _span(state.messages if messages is None else messages, division)
     percent = effective(state.plan.compaction).target_percentage
@@ -195,6 +211,7 @@ def summary_request(
         model=pair.model,
         system=(SystemBlock(_INSTRUCTION.format(percent=percent, tokens=goal)),),
         messages=(Message("user", (Text("\n\n".join(_flat(span))),)),),
+        max_tokens=max_tokens,
     )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from events.vocabulary import CompactionMade, CompactionSkipped, ContextCompaction, Error, Event
+from replay import budget_proof
 from replay.compaction import Cut, body_of, cut, summary_hash, summary_request
 from replay.machine import CODE_PROVIDER, Compact, next_effect
 from replay.state import Phase, State
@@ -66,7 +67,7 @@ def _made(state: State, event: CompactionMade) -> str:
         return f"kept from {event.kept_from}, derived is {division.kept_from}"
     if event.pinned != division.pinned and MASK not in event.pinned:
         return "another task is pinned than derived"
-    return _request(state, division, event.request)
+    return _request(state, division, event)
 
 
 def _skipped(state: State, event: CompactionSkipped) -> str:
@@ -75,11 +76,14 @@ def _skipped(state: State, event: CompactionSkipped) -> str:
         return "" if division is None else "nothing was compacted, though a span is derived"
     if division is None:
         return "a summary was asked for where there is nothing to summarise"
-    return _request(state, division, event.request)
+    return _request(state, division, event)
 
 
-def _request(state: State, division: Cut, recorded: str) -> str:
-    asked = summary_hash(summary_request(state, division))
+def _request(state: State, division: Cut, event: CompactionMade | CompactionSkipped) -> str:
+    if event.max_tokens and not budget_proof.may_bound(state):
+        return budget_proof.NO_BUDGET
+    asked = summary_hash(summary_request(state, division, max_tokens=event.max_tokens))
+    recorded = event.request
     return "" if recorded == asked else f"request hash {recorded} recorded, {asked} derived"
 
 

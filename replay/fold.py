@@ -18,6 +18,7 @@ from events.content import Segment, flatten
 from events.plan import RunPlan, SystemBlock
 from events.vocabulary import (
     TYPES,
+    AnswerRejected,
     BudgetRefused,
     CallPrepared,
     CallReviewed,
@@ -59,8 +60,11 @@ from replay import approval, compaction, conversation, output
 from replay.conversation import Block, Message
 from replay.hashing import RollingHash
 from replay.history import completion
-from replay.machine import BROKEN_STREAMS_COUNT, MOVES
+from replay.machine import ANSWERS_ARE_OWED, BROKEN_STREAMS_COUNT, MOVES
 from replay.state import Call, Child, Phase, RecordedCall, State
+
+UNTRUSTED_IS_NOT_CACHED = 3
+"""From this machine version on a cacheable untrusted block of the system is none."""
 
 METADATA_LABEL = (
     "Run metadata, provided by the operator of this system (trusted, not written by the user):"
@@ -135,10 +139,14 @@ def opening_message(payload: Iterable[Segment]) -> Message | None:
     return Message("user", tuple(blocks)) if blocks else None
 
 
-def system_blocks(payload: Iterable[Segment]) -> tuple[SystemBlock, ...]:
-    """The blocks of the caller's own system segments."""
+def system_blocks(payload: Iterable[Segment], machine: int) -> tuple[SystemBlock, ...]:
+    """The blocks of the caller's own system segments, in a run of this machine version."""
+    guarded = machine >= UNTRUSTED_IS_NOT_CACHED
     return tuple(
-        SystemBlock(flatten(block), block.cacheable)
+        SystemBlock(
+            flatten(block),
+            block.cacheable and not (guarded and block.type == "untrusted-block"),
+        )
         for segment in payload
         if segment.role == "system"
         for block in segment.content
@@ -167,11 +175,14 @@ def _user_input(s: State, e: UserInput, n: int, ts: int, masked: bool) -> Phase:
             s.masked[n] = (len(s.messages), -1)
         s.messages.append(message)
     if s.phase is not Phase.OPENING:
+        s.owed = True
+        if s.started.machine >= ANSWERS_ARE_OWED:
+            s.rejected = 0
         return Phase.MODEL
     if message is not None:
         s.input_text = "".join(b.text for b in message.blocks if isinstance(b, conversation.Text))
-    own = system_blocks(e.payload)
     facts = s.started
+    own = system_blocks(e.payload, facts.machine)
     extra = metadata_block(facts.metadata) if isinstance(facts.metadata, Raw) else None
     s.system = s.plan.system + ((extra,) if extra else ()) + own
     return Phase.OPENING
@@ -247,6 +258,7 @@ def _model_answered(s: State, e: ModelAnswered, n: int, ts: int, masked: bool) -
     s.calls, s.turn_calls, s.turn_text = s.turn_calls, [], ""
     s.iteration += 1
     s.answered += 1
+    s.owed = False
     s.attempt = 1
     s.retries = 0
     s.claims = 0
@@ -377,9 +389,14 @@ def _amended(s: State, e: RunAmended, n: int, ts: int, masked: bool) -> None:
     s.turn_text, s.turn_calls, s.calls = "", [], []
 
 
-def _output_rejected(s: State, e: OutputRejected, n: int, ts: int, masked: bool) -> None:
+def _answer_rejected(s: State, e: AnswerRejected, n: int, ts: int, masked: bool) -> None:
     s.rejected += 1
-    s.messages.append(Message("user", (conversation.Text(output.repair_request(e.error)),)))
+    s.owed = True
+    s.messages.append(Message("user", (conversation.Text(output.repair_request(e.text)),)))
+
+
+def _output_rejected(s: State, e: OutputRejected, n: int, ts: int, masked: bool) -> None:
+    _answer_rejected(s, AnswerRejected(text=e.error), n, ts, masked)
 
 
 def _budget_refused(s: State, e: BudgetRefused, n: int, ts: int, masked: bool) -> None:
@@ -449,6 +466,7 @@ _HANDLERS: dict[str, Callable[[State, Any, int, int, bool], Any]] = {
     "compaction.skipped": _compaction_skipped,
     "context_compaction": _compacted,
     "run.amended": _amended,
+    "answer_rejected": _answer_rejected,
     "output.rejected": _output_rejected,
     "budget.refused": _budget_refused,
     "run.cancel_requested": _cancel,

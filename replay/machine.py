@@ -13,16 +13,32 @@ from typing import Literal
 
 from msgspec import Raw, Struct
 
-from events.vocabulary import Done, Error, Event, RunFinished, Status, UsageTotals
+from events.vocabulary import (
+    AnswerRejected,
+    Done,
+    Error,
+    Event,
+    OutputRejected,
+    RunFinished,
+    Status,
+    UsageTotals,
+)
 from replay import children, compaction, interrupts, output
 from replay.children import Spawn
 from replay.state import Call, Phase, State
 
-MACHINE_VERSION = 2
-"""1: a call whose stream broke gave the run its retries back."""
+MACHINE_VERSION = 3
+"""The machine of new runs; each version below says what it changed."""
 
 BROKEN_STREAMS_COUNT = 2
-"""From this version on it uses one up like any failed call; only an answer gives them back."""
+"""A call whose stream broke uses a retry up like any failed call; in version 1 it gave the run
+its retries back."""
+
+ANSWERS_ARE_OWED = 3
+"""The cap on turns leaves room for an answer to the last input, or for a repair; without a valid
+answer a schema fails the run there. Each input has a repair of its own, and clients are told of
+it. An interactive run ends at its cap. Before, the cap cut all this off, a run had one repair,
+and an interactive one waited for an input that it did not answer."""
 
 CODE_PROVIDER = "code-js"
 
@@ -95,6 +111,7 @@ MOVES: dict[Phase, dict[str, tuple[Phase, ...]]] = {
     Phase.ENDING: {
         "user_input": (Phase.MODEL,),
         "output.rejected": (Phase.MODEL,),
+        "answer_rejected": (Phase.MODEL,),
         "awaiting_input": (Phase.AWAITING,),
         "run.claimed": (Phase.ENDING,),
         "run.cancel_requested": (Phase.ENDING,),
@@ -209,6 +226,8 @@ DEFERRING = frozenset({"Agent", "Interruption"})
 
 SPENT = "all permitted iterations were spent on failed attempts"
 
+NO_ANSWER = "output_schema: no final answer within the permitted iterations"
+
 MAX_REPAIRS = 1
 """So often may a final answer be wrong before it ends the run."""
 
@@ -239,14 +258,29 @@ def next_effect(state: State) -> Effect:
 def _turn(state: State) -> Effect:
     if state.budget_refused:
         return Finish("failed", "budget_exceeded", state.budget_refused)
-    if state.iteration + state.spent >= state.plan.max_iterations:
-        if state.answered or not state.spent:
-            return Finish("completed", "max_iterations")
-        return Finish("failed", "", SPENT)
+    owed = state.owed and _answers_are_owed(state)
+    if _at_cap(state) and not owed:
+        return _cut_off(state)
     trigger = compaction.due(state)
     if trigger:
         return Compact(trigger)
     return CallModel(state.iteration, state.attempt)
+
+
+def _at_cap(state: State) -> bool:
+    return state.iteration + state.spent >= state.plan.max_iterations
+
+
+def _answers_are_owed(state: State) -> bool:
+    return state.started.machine >= ANSWERS_ARE_OWED
+
+
+def _cut_off(state: State) -> Finish:
+    if state.spent and not state.answered:
+        return Finish("failed", "", SPENT)
+    if isinstance(state.plan.output_schema, Raw) and _answers_are_owed(state):
+        return Finish("failed", "output_invalid", NO_ANSWER)
+    return Finish("completed", "max_iterations")
 
 
 def _calls(state: State) -> Effect:
@@ -284,9 +318,18 @@ def _end(state: State) -> Effect:
             return RejectOutput(problem)
         if problem:
             return Finish("failed", "output_invalid", f"output_schema: {problem}")
-    if state.interactive:
-        return AwaitInput(max(0, state.iteration - 1))
-    return Finish("completed", state.stop_reason)
+    if not state.interactive:
+        return Finish("completed", state.stop_reason)
+    if _at_cap(state) and _answers_are_owed(state):
+        return Finish("completed", "max_iterations")
+    return AwaitInput(max(0, state.iteration - 1))
+
+
+def rejection(state: State, effect: RejectOutput) -> Event:
+    """The event that tells the model, and since machine 3 clients too."""
+    if _answers_are_owed(state):
+        return AnswerRejected(text=effect.error)
+    return OutputRejected(error=effect.error)
 
 
 def closing(state: State, finish: Finish) -> list[Event]:

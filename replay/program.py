@@ -15,6 +15,10 @@ from replay.state import State
 CODE_MODEL = "loomcycle/code-js"
 """The model name that usage of a program's turn reports."""
 
+WHOLE_PATHS = 3
+"""From this version of the machine on errors about arguments, which programs can read, say where
+in an argument a value stands."""
+
 _canonical = msgspec.json.Encoder(order="deterministic").encode
 
 
@@ -34,6 +38,7 @@ def program_of(state: State) -> Program:
         if plan.deterministic
         else state.started_ns // 1_000_000,
         budget_s=plan.run_timeout_seconds,
+        whole_paths=facts.machine >= WHOLE_PATHS,
     )
 
 

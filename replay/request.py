@@ -7,8 +7,11 @@ from replay.hashing import request_hash
 from replay.state import State
 
 
-def model_request(state: State) -> ModelRequest:
-    """What the model is asked next. ``messages`` is the state's own list: do not change it."""
+def model_request(state: State, max_tokens: int = 0) -> ModelRequest:
+    """What the model is asked next. ``messages`` is the state's own list: do not change it.
+
+    ``max_tokens``: how long a budget lets the answer be, 0 for as long as the agent's may be.
+    """
     plan = state.plan
     return ModelRequest(
         provider=state.provider,
@@ -16,7 +19,7 @@ def model_request(state: State) -> ModelRequest:
         system=state.system,
         messages=state.messages,
         tools=plan.tools,
-        max_tokens=plan.max_tokens,
+        max_tokens=max_tokens or plan.max_tokens,
         effort=state.effort,
         sampling=plan.sampling,
     )

@@ -130,6 +130,7 @@ class State:
         "messages",
         "model",
         "n",
+        "owed",
         "parked",
         "phase",
         "plan",
@@ -204,6 +205,10 @@ class State:
         self.skipped_at = -1
         """Iterations at whose beginning the last compaction was made, or given up."""
         self.rejected = 0
+        """Final answers that did not fit the schema (machines 1, 2: of the run; since then: since
+        the last input)."""
+        self.owed = False
+        """Whether an input after the opening, or a rejection, has had no turn of the model yet."""
         self.budget_refused = ""
         self.parked: RunParked | None = None
         self.cancel: CancelRequested | None = None

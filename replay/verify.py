@@ -13,6 +13,7 @@ from msgspec import Raw, Struct
 from events.commit import Chain, Commit, JournalError, Record
 from events.plan import RunPlan
 from events.vocabulary import (
+    AnswerRejected,
     BudgetRefused,
     ChildFinished,
     ChildStarted,
@@ -30,8 +31,9 @@ from events.vocabulary import (
     RunFinished,
     ToolResult,
     Unrecognised,
+    type_of,
 )
-from replay import call_proof, compaction_proof, wait_proof
+from replay import budget_proof, call_proof, compaction_proof, wait_proof
 from replay.children import child_ids
 from replay.codejs import Failed, Finished, Interpreter
 from replay.codejs import ToolCall as ProgramCall
@@ -50,6 +52,7 @@ from replay.machine import (
     StartChildren,
     closing,
     next_effect,
+    rejection,
 )
 from replay.program import RecordedCalls, program_hash, program_of
 from replay.recoveries import Recoveries
@@ -172,7 +175,7 @@ class _Checker:
                 self._child(event)
             case CompactionMade() | CompactionSkipped() | ContextCompaction():
                 self._compaction(event)
-            case OutputRejected():
+            case AnswerRejected() | OutputRejected():
                 self._rejection(event)
             case BudgetRefused():
                 self._refusal()
@@ -208,7 +211,10 @@ class _Checker:
         if state.plan.provider == CODE_PROVIDER and not isinstance(event, ModelAttemptFailed):
             self._program(event)
             return
-        asked = hash_of(state, model_request(state))
+        problem = budget_proof.problem(state, event.max_tokens)
+        if problem:
+            raise Difference(problem)
+        asked = hash_of(state, model_request(state, event.max_tokens))
         if event.request != asked:
             raise Difference(f"request hash {event.request} recorded, {asked} derived")
 
@@ -284,12 +290,16 @@ class _Checker:
         if problem:
             raise Difference(problem)
 
-    def _rejection(self, event: OutputRejected) -> None:
+    def _rejection(self, event: AnswerRejected | OutputRejected) -> None:
         self.effects += 1
         effect = next_effect(self._state)
         if not isinstance(effect, RejectOutput):
             raise Difference(f"an answer is rejected where the machine would {_name(effect)}")
-        if event.error != effect.error and "[redacted" not in event.error:
+        derived = rejection(self._state, effect)
+        if type(event) is not type(derived):
+            raise Difference(f"the rejection is derived as {type_of(derived)}")
+        said = event.text if isinstance(event, AnswerRejected) else event.error
+        if said != effect.error and "[redacted" not in said:
             raise Difference(f"the answer is rejected for another reason: {effect.error!r}")
 
     def _refusal(self) -> None:
@@ -299,6 +309,8 @@ class _Checker:
             raise Difference(f"a call is refused where the machine would {_name(effect)}")
 
     def _last_word(self, event: Event) -> None:
+        if event == Error(error=HANDLE_TAKEN) and not self._state.iteration:
+            return
         effect = next_effect(self._state)
         if not isinstance(effect, Finish):
             raise Difference(f"the run's last word where the machine would {_name(effect)}")

@@ -109,7 +109,7 @@ def goes_on(state: State, *events: Event) -> State:
 def _fitting(state: State, event: Event) -> Event:
     turns = ModelAnswered | ModelFailed | ModelAttemptFailed
     if isinstance(event, turns) and event.request == "?":
-        asked = hash_of(state, model_request(state))
+        asked = hash_of(state, model_request(state, event.max_tokens))
         return replace(event, request=asked, iteration=state.iteration, attempt=state.attempt)
     return event
 

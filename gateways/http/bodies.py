@@ -5,7 +5,9 @@ Specification: http-runs.md sections 1.1, 1.5 and 3.5 rows 1 and 2. Nothing here
 
 from __future__ import annotations
 
+import asyncio
 import re
+from contextlib import suppress
 from typing import Generic, TypeVar
 
 import msgspec
@@ -17,6 +19,12 @@ from gateways.http.nulls import without_nulls
 T = TypeVar("T")
 
 MIB = 1024 * 1024
+
+UNREAD_BYTES = 16 * MIB
+UNREAD_S = 2.0
+"""So much of a body that is too large, and for so long, is taken before the client is answered.
+
+A connection that closes on unread bytes is reset, and the client never sees the answer."""
 
 _TRAILING = re.compile(r"trailing characters \(byte (\d+)\)")
 """msgspec's complaint; the number counts the first of those characters in."""
@@ -40,6 +48,8 @@ async def read_body(scope: Scope, receive: Receive, limit: int) -> bytes:
     """The whole body, at most ``limit`` bytes. Raises BodyTooLarge, ClientGone."""
     declared = header(scope, b"content-length")
     if declared and declared.isdigit() and int(declared) > limit:
+        if header(scope, b"expect") is None:  # else the client waits for the answer
+            await _discard(receive)
         raise BodyTooLarge
     parts: list[bytes] = []
     size = 0
@@ -50,10 +60,26 @@ async def read_body(scope: Scope, receive: Receive, limit: int) -> bytes:
         part = message.get("body", b"")
         size += len(part)
         if size > limit:
+            if message.get("more_body", False):
+                await _discard(receive)
             raise BodyTooLarge
         parts.append(part)
         if not message.get("more_body", False):
             return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+async def _discard(receive: Receive) -> None:
+    """Take what remains of a body, within the limits above. Raises ClientGone."""
+    size = 0
+    with suppress(TimeoutError):
+        async with asyncio.timeout(UNREAD_S):
+            while size < UNREAD_BYTES:
+                message = await receive()
+                if message["type"] == "http.disconnect":
+                    raise ClientGone
+                size += len(message.get("body", b""))
+                if not message.get("more_body", False):
+                    return
 
 
 class JsonBody(Generic[T]):

@@ -46,6 +46,7 @@ from loomcycle.errors import (
     RunNotFound,
     RuntimePaused,
     SessionBusy,
+    SessionDamaged,
     SessionNotFound,
     SummaryFailed,
     SummaryUnavailable,
@@ -125,7 +126,7 @@ def reply_to(error: Exception) -> Response | None:
             return json_error(503, error.code, message)
         case AlreadyPausing() | NotPaused():
             return json_error(409, error.code, message)
-        case PauseFailed():
+        case PauseFailed() | SessionDamaged():
             return json_error(500, error.code, message)
         case SessionBusy():
             return json_error(409, error.code, message)

@@ -58,6 +58,9 @@ class HeaderDeadlineProtocol(HttpToolsProtocol):
                 self.transport.write(_TOO_LARGE)
                 self.transport.close()
 
+    def _unsupported_upgrade_warning(self) -> None:
+        """An upgrade that we do not offer is answered like any request (RFC 9110 section 7.8)."""
+
     def on_message_begin(self) -> None:
         super().on_message_begin()
         scope: dict[str, Any] = self.scope  # type: ignore[assignment]

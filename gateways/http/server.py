@@ -120,7 +120,7 @@ def bind(host: str, port: int, *, shared: bool = False) -> socket.socket:
     """A listening socket; an empty ``host`` means every IPv4 address, port 0 a free one.
 
     ``shared``: several processes may bind the same port, the kernel spreads connections.
-    Raises OSError.
+    Raises OSError, which names the address.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
@@ -131,9 +131,10 @@ def bind(host: str, port: int, *, shared: bool = False) -> socket.socket:
         _probe_silent_clients(listener)
         listener.bind((host, port))
         listener.listen(BACKLOG)
-    except OSError:
+    except OSError as error:
         listener.close()
-        raise
+        reason = error.strerror or error
+        raise OSError(f"cannot listen on {Address(host, port)}: {reason}") from error
     listener.setblocking(False)
     return listener
 

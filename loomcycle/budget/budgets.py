@@ -22,9 +22,9 @@ from events import budget
 from events.budget import Amount, BudgetEvent, BudgetReserved, BudgetSettled
 from events.log import EventStore, LogUnavailable, OutcomeUnknown, WrongSequence
 from loomcycle.admission import terminal
-from loomcycle.budget.ledger import NOTHING, Ledger, Limit, refusal
+from loomcycle.budget.ledger import NOTHING, Ledger, Limit, refusal, room
 from loomcycle.budget.limits import Limits
-from loomcycle.budget.prices import Prices, Unpriced
+from loomcycle.budget.prices import ASSUMED_OUTPUT_TOKENS, Prices, Unpriced
 from loomcycle.journal import pause
 from loomcycle.loading import Plans, load
 from replay.conversation import ModelRequest
@@ -34,6 +34,10 @@ log = logging.getLogger("loomcycle.budget")
 
 KEPT = 1024
 """Ledgers that this process remembers."""
+
+SHORTEST_ANSWER = 256
+"""Tokens. For less than this, unless the agent wants no more, a budget is spent: an answer cut off
+at once would cost its whole question."""
 
 
 class Refusal(Struct, frozen=True):
@@ -81,33 +85,51 @@ class Budgets:
         """Whether the run may have a budget, its own or that of a run above."""
         return Limits.possible(state)
 
-    async def reserve(self, state: State, request: ModelRequest) -> Refusal | None:
+    async def reserve(
+        self, state: State, request: ModelRequest, *, counted: int = 0
+    ) -> Refusal | int:
         """Reserve what ``request`` may cost under every limit over the run. Raises LogError.
 
+        Answers with the ``max_tokens`` that the request has to carry, at most its own; 0 when no
+        budget bounds the run. It is shorter than wanted when the budget holds no more, but never
+        so short that the call would be pointless.
+
         What the journal holds is settled with it; an earlier reservation of the run, be it a
-        dead worker's, is replaced.
+        dead worker's, is replaced. ``counted`` as in :meth:`Prices.quote`.
         """
         account = await self._account(state)
         if account is None:
-            return None
+            return 0
         limits, book = account
         try:
             spent = self._prices.spent(state.spend, money=account.money)
-            wanted = self._prices.bound(request, money=account.money)
+            quote = self._prices.quote(request, money=account.money, counted=counted)
         except Unpriced as cause:
             return Refusal(str(cause))
-        event = BudgetReserved(
-            run=state.run,
-            key=f"{state.run}.{state.iteration}.{state.attempt}.{state.n}",
-            epoch=state.epoch,
-            spent=spent,
-            amount=wanted,
-            within=account.within,
-        )
-        reason = await self._write(
-            state, book, event, lambda: refusal(limits, book.ledger, state.run, spent, wanted)
-        )
-        return Refusal(reason) if reason else None
+        wanted = answer = request.max_tokens or ASSUMED_OUTPUT_TOKENS
+
+        def decide(last_chance: bool) -> BudgetReserved | Refusal:
+            nonlocal answer
+            answer = wanted
+            if last_chance:
+                longest = quote.longest_answer(room(limits, book.ledger, state.run, spent))
+                if longest is not None:
+                    answer = min(wanted, max(longest, SHORTEST_ANSWER))
+            amount = quote.at_most(answer)
+            reason = refusal(limits, book.ledger, state.run, spent, amount)
+            if reason:
+                return Refusal(reason)
+            return BudgetReserved(
+                run=state.run,
+                key=f"{state.run}.{state.iteration}.{state.attempt}.{state.n}",
+                epoch=state.epoch,
+                spent=spent,
+                amount=amount,
+                within=account.within,
+            )
+
+        refused = await self._write(state, book, decide)
+        return answer if refused is None else refused
 
     async def settle(self, state: State) -> None:
         """Put what the run has spent, staged events included, in place of its reservation."""
@@ -158,7 +180,7 @@ class Budgets:
             return
         if entry is not None and entry.reserved == NOTHING and entry.spent == event.spent:
             return
-        await self._write(state, account.book, event, lambda: "")
+        await self._write(state, account.book, lambda _: event)
 
     def _settlement(self, state: State, account: _Account) -> BudgetSettled:
         """What the run has spent. A price that went from the table costs nothing more: the calls
@@ -171,15 +193,19 @@ class Budgets:
         return BudgetSettled(run=state.run, epoch=state.epoch, spent=spent, within=account.within)
 
     async def _write(
-        self, state: State, book: _Book, event: BudgetEvent, decide: Callable[[], str]
-    ) -> str:
-        """Append ``event`` behind all that is known, unless ``decide`` has a reason not to."""
-        ledger, data = book.ledger, budget.encode(event)
+        self, state: State, book: _Book, decide: Callable[[bool], BudgetEvent | Refusal]
+    ) -> Refusal | None:
+        """Append what is decided behind all that is known. A refusal is asked about again once
+        the whole ledger is known, again when others that ended gave something back, and, with
+        True, for the last time."""
+        ledger = book.ledger
         async with book.lock:
-            fresh = healed = False
+            fresh = healed = last_chance = False
             for attempt in count():
-                reason = decide()
-                if reason:
+                event = decide(last_chance)
+                if isinstance(event, Refusal):
+                    if last_chance:
+                        return event
                     if not fresh:
                         await self._catch_up(book)
                         fresh = True
@@ -188,18 +214,20 @@ class Budgets:
                         healed = True
                         if await self._release_ended(state, book):
                             continue
-                    return reason
+                    last_chance = True
+                    continue
+                data = budget.encode(event)
                 try:
                     seq = await self._store.log.append(book.subject, data, after=ledger.seq)
                 except LogUnavailable:
                     await pause(attempt)
                 except (WrongSequence, OutcomeUnknown):
                     if await self._catch_up(book, data):
-                        return ""
+                        return None
                     fresh = True
                 else:
                     ledger.apply(seq, event)
-                    return ""
+                    return None
         raise AssertionError("unreachable")
 
     async def _catch_up(self, book: _Book, mine: bytes = b"") -> bool:
@@ -235,7 +263,7 @@ class Budgets:
         store, tenant, released = self._store, state.started.tenant, False
         for run_id in book.ledger.reserving(state.run):
             last = await store.log.last(store.subjects.journal(tenant, run_id))
-            if last is None or not terminal(last.data):
+            if last is None or not terminal(last):
                 continue
             loaded = await load(store, self._plans, tenant, run_id)
             account = None if loaded is None else await self._account(loaded.state)

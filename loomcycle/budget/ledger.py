@@ -106,6 +106,20 @@ def refusal(
     return ""
 
 
+def room(limits: Sequence[Limit], ledger: Ledger, run: str, spent: Amount) -> Budget:
+    """What the limits over ``run`` leave for its next call; ``spent`` is what it has spent."""
+    costs: list[int] = []
+    tokens: list[int] = []
+    for limit in limits:
+        others, reserved = ledger.others(run, limit.run)
+        used = others.plus(reserved).plus(spent)
+        if limit.budget.cost_micros is not None:
+            costs.append(limit.budget.cost_micros - used.cost_micros)
+        if limit.budget.tokens is not None:
+            tokens.append(limit.budget.tokens - used.tokens)
+    return Budget(cost_micros=min(costs, default=None), tokens=min(tokens, default=None))
+
+
 def _misfit(limit: Limit, ledger: Ledger, run: str, spent: Amount, wanted: Amount) -> str:
     others, reserved = ledger.others(run, limit.run)
     total = others.plus(spent)

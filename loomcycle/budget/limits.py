@@ -14,6 +14,7 @@ from events.vocabulary import RunStarted
 from loomcycle.budget.ledger import Limit
 from loomcycle.journal import pause
 from loomcycle.loading import Plans, opening, whole_commit
+from replay.budget_proof import may_bound
 from replay.state import State
 
 KEPT = 4096
@@ -32,7 +33,7 @@ class Limits:
     @staticmethod
     def possible(state: State) -> bool:
         """Whether the run may have a limit, by what is known without asking."""
-        return state.plan.budget is not None or bool(state.started.root)
+        return may_bound(state)
 
     async def of(self, state: State) -> tuple[Limit, ...]:
         """From above; empty for a run without budgets. Raises LogError, JournalError."""

@@ -11,15 +11,20 @@ from fnmatch import fnmatchcase
 from msgspec import Struct
 
 from events.budget import Amount
+from events.plan import Budget
 from events.vocabulary import UsageTotals
 from loomcycle.config.schema import PriceConfig
 from replay.conversation import Message, ModelRequest, Text, ToolResult, ToolUse
 
 ASSUMED_OUTPUT_TOKENS = 8192
-"""Reserved for the answer of a request that sets no ``max_tokens``."""
+"""The longest answer under a budget of an agent that sets no ``max_tokens``."""
 
-BYTES_PER_TOKEN = 3
-"""Of input that was not sent yet; four is usual, and a reservation must not be too small."""
+BYTES_PER_TOKEN = 2
+"""Of input that was not counted yet. Four are usual; one would be safe for any text, and refuse
+calls of which most would have fitted."""
+
+FRAMING_TOKENS = 8
+"""What vendors put around each message, tool and block of the system."""
 
 _PER_TOKEN = 1_000_000
 """A price per million tokens in dollars is one per token in millionths; kept a million times
@@ -47,6 +52,32 @@ class Rates(Struct, frozen=True):
     @property
     def dearest_input(self) -> int:
         return max(self.fresh, self.cache_read, self.cache_write)
+
+
+FREE = Rates(0, 0, 0, 0)
+
+
+class Quote(Struct, frozen=True):
+    """A call that sends at most ``given`` tokens, at these rates."""
+
+    given: int
+    rates: Rates
+
+    def at_most(self, answer: int) -> Amount:
+        """What it comes to with an answer of ``answer`` tokens."""
+        cost = self.given * self.rates.dearest_input + answer * self.rates.output
+        return Amount(_micros(cost), self.given + answer)
+
+    def longest_answer(self, left: Budget) -> int | None:
+        """Tokens of the longest answer that ``left`` pays for, negative when it does not even pay
+        for the question; None when it bounds nothing."""
+        lengths: list[int] = []
+        if left.tokens is not None:
+            lengths.append(left.tokens - self.given)
+        if left.cost_micros is not None and self.rates.output:
+            rest = left.cost_micros * _PER_TOKEN - self.given * self.rates.dearest_input
+            lengths.append(rest // self.rates.output)
+        return min(lengths, default=None)
 
 
 class Prices:
@@ -82,21 +113,25 @@ class Prices:
                 cost += read * rates.cache_read + written * rates.cache_write
         return Amount(_micros(cost), tokens)
 
-    def bound(self, request: ModelRequest, *, money: bool) -> Amount:
-        """What a call may come to at most, by what it sends and may answer. Raises Unpriced."""
-        given = -(-request_bytes(request) // BYTES_PER_TOKEN)
-        answer = request.max_tokens or ASSUMED_OUTPUT_TOKENS
-        cost = 0
-        if money:
-            rates = self._known(request.provider, request.model)
-            cost = given * rates.dearest_input + answer * rates.output
-        return Amount(_micros(cost), given + answer)
+    def quote(self, request: ModelRequest, *, money: bool, counted: int = 0) -> Quote:
+        """What a call may come to, by what it sends. Raises Unpriced.
+
+        ``counted``: tokens that the vendor counted in an earlier, shorter request of the run.
+        """
+        rates = self._known(request.provider, request.model) if money else FREE
+        return Quote(max(input_tokens(request), counted), rates)
 
     def _known(self, provider: str, model: str) -> Rates:
         rates = self.of(provider, model)
         if rates is None:
             raise Unpriced(provider, model)
         return rates
+
+
+def input_tokens(request: ModelRequest) -> int:
+    """A bound of what a vendor counts as input, for text of two bytes a token or more."""
+    parts = len(request.system) + len(request.tools) + len(request.messages)
+    return -(-request_bytes(request) // BYTES_PER_TOKEN) + parts * FRAMING_TOKENS
 
 
 def request_bytes(request: ModelRequest) -> int:

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from typing import Protocol
 
 from events.vocabulary import BudgetRefused
-from loomcycle.budget.budgets import Budgets
+from loomcycle.budget.budgets import Budgets, Refusal
 from loomcycle.journal import RunJournal
 from loomcycle.services import Services
 from replay.machine import CODE_PROVIDER, CallModel
@@ -16,8 +16,9 @@ Commit = Callable[[], Awaitable[None]]
 
 
 class Turn(Protocol):
-    async def perform(self, effect: CallModel, commit: Commit) -> None:
-        """Stage what the model says, or why it was not asked."""
+    async def perform(self, effect: CallModel, commit: Commit, max_tokens: int = 0) -> None:
+        """Stage what the model says, or why it was not asked. ``max_tokens``: how long a budget
+        lets the answer be, 0 when none bounds it."""
         ...
 
 
@@ -27,14 +28,14 @@ class BudgetedTurn:
     def __init__(self, turn: Turn, budgets: Budgets, journal: RunJournal) -> None:
         self._turn, self._budgets, self._journal = turn, budgets, journal
 
-    async def perform(self, effect: CallModel, commit: Commit) -> None:
+    async def perform(self, effect: CallModel, commit: Commit, max_tokens: int = 0) -> None:
         """As :class:`Turn`. One that is torn is settled with the next one, or the run's end."""
         state = self._journal.state
-        refusal = await self._budgets.reserve(state, model_request(state))
-        if refusal is not None:
-            self._journal.stage(BudgetRefused(reason=refusal.reason))
+        given = await self._budgets.reserve(state, model_request(state), counted=state.used)
+        if isinstance(given, Refusal):
+            self._journal.stage(BudgetRefused(reason=given.reason))
             return
-        await self._turn.perform(effect, commit)
+        await self._turn.perform(effect, commit, given)
         await self._budgets.settle(state)
 
 

@@ -62,7 +62,8 @@ class BatchRequest(Struct, frozen=True):
 
 
 class Settled(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What an entry came to. ``usage`` is that of the last turn, ``final_text`` all it said.
+    """What an entry came to. ``usage`` is that of the last turn, ``final_text`` all it said; of
+    an agent with an ``output_schema`` its last turn, for only that was checked.
 
     The ids are "" when the entry never became a run.
     """
@@ -143,8 +144,8 @@ class Batch:
         task = asyncio.current_task()
         assert task is not None
         task.set_name(run.run_id)
-        heard = _Heard()
         try:
+            heard = _Heard(answer_only=await self._is_structured(run))
             heard.take(run.first)
             while not run.feed.ended:
                 heard.take(await run.feed.next())
@@ -155,11 +156,19 @@ class Batch:
             run.feed.close()
         return _ended(run, heard)
 
+    async def _is_structured(self, run: StartedRun) -> bool:
+        """Whether the run's answer has to fit a schema."""
+        assert run.feed.started is not None
+        plan = await self._services.plans.get(run.feed.started.plan)
+        return isinstance(plan.output_schema, Raw)
+
 
 class _Heard:
-    """What the frames of one run add up to."""
+    """What the frames of one run add up to. ``answer_only``: of its text only what was said
+    since the model was last told anything."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, answer_only: bool) -> None:
+        self._answer_only = answer_only
         self._turns: list[str] = []
         self._turn: list[str] = []
         self.usage: Raw | None = None
@@ -178,6 +187,9 @@ class _Heard:
                 case "usage":
                     self.usage = _decode_usage(frame.data).usage
                     self._turns += self._turn
+                    self._turn.clear()
+                case "tool_result" | "answer_rejected" | "steer" if self._answer_only:
+                    self._turns.clear()
                     self._turn.clear()
                 case _:
                     pass

@@ -105,7 +105,7 @@ async def _has_ended(services: Services, tenant: str, run_id: str) -> bool:
     """Leader read."""
     store = services.store
     last = await store.log.last(store.subjects.journal(tenant, run_id))
-    return last is not None and terminal(last.data)
+    return last is not None and terminal(last)
 
 
 async def _leave(
@@ -119,7 +119,7 @@ async def _leave(
     except OutcomeUnknown:
         seq = await store.log.append(subject, data, msg_id=message.id)
     after = await store.log.last(store.subjects.journal(tenant, run_id))
-    return after is None or after.seq >= seq or not terminal(after.data)
+    return after is None or after.seq >= seq or not terminal(after)
 
 
 async def _announce(

@@ -29,7 +29,16 @@ from events.vocabulary import (
 from loomcycle.admission import SESSION_BUSY, withdrawn
 from loomcycle.auth import Principal
 from loomcycle.commands.inputs import MAX_UNREAD, read_all
-from loomcycle.compaction_turn import BLANK, FAILED, Summary, outcome, summarise
+from loomcycle.compaction_turn import (
+    BLANK,
+    FAILED,
+    OverBudget,
+    Summary,
+    bounded,
+    outcome,
+    reserve,
+    summarise,
+)
 from loomcycle.definitions import Definitions
 from loomcycle.errors import (
     AgentGone,
@@ -52,7 +61,7 @@ from loomcycle.run_facts import RunReader, Standing
 from loomcycle.said import stir
 from loomcycle.services import Services
 from loomcycle.session_lock import Amending, SessionLine, line_of, take
-from replay.compaction import MIN_MESSAGES, Cut, cut, estimate, summary_hash, summary_request
+from replay.compaction import MIN_MESSAGES, Cut, cut, estimate, summary_request
 from replay.compaction_proof import failure
 from replay.fold import apply
 from replay.history import completion
@@ -84,10 +93,10 @@ class Compacted(Struct, frozen=True):
 
 
 class _Summarised(NamedTuple):
-    """``asked`` is the hash of what was asked."""
+    """``max_tokens``: how long a budget let it be, 0 when none bounds it."""
 
-    asked: str
     made: Summary
+    max_tokens: int
 
 
 class Compactions:
@@ -106,7 +115,8 @@ class Compactions:
             standing = await self._runs.standing(run_id)
             if standing is None or not principal.sees(standing.facts.tenant):
                 raise NoRunForId
-            loaded = await self._load(run_id, standing)
+            tenant = standing.facts.tenant
+            loaded = await self._load(tenant, run_id, standing.last.seq)
             state = loaded.state
             if race and services.budgets is not None:
                 await services.budgets.ended(state)
@@ -134,12 +144,12 @@ class Compactions:
                 continue
         raise RunBusy
 
-    async def _load(self, run_id: str, standing: Standing) -> LoadedRun:
-        """The run as of ``standing`` or later; a replica that lags is asked again."""
+    async def _load(self, tenant: str, run_id: str, seq: int) -> LoadedRun:
+        """The run as of the commit ``seq`` or later; a replica that lags is asked again."""
         services = self._services
         while True:
-            loaded = await load(services.store, services.plans, standing.facts.tenant, run_id)
-            if loaded is not None and loaded.journal_seq >= standing.last.seq:
+            loaded = await load(services.store, services.plans, tenant, run_id)
+            if loaded is not None and loaded.journal_seq >= seq:
                 return loaded
             await asyncio.sleep(POLL_S)
 
@@ -164,16 +174,16 @@ class Compactions:
         await stir(store, tenant, run_id, message.id)
         try:
             async with asyncio.timeout(WAIT_S):
-                return await self._answer(standing, loaded.state, message.id, seq)
+                return await self._answer(standing, run_id, message.id, seq)
         except TimeoutError:
             raise SummaryFailed(
                 f"summarize: no outcome within {WAIT_S:.0f} s; the run compacts when it can"
             ) from None
 
     async def _answer(
-        self, standing: Standing, state: State, message_id: str, after: int
+        self, standing: Standing, run_id: str, message_id: str, after: int
     ) -> Compacted:
-        store = self._services.store
+        store, tenant = self._services.store, standing.facts.tenant
         requested = False
         cause = ""
         while True:
@@ -190,9 +200,10 @@ class Compactions:
                             cause = text.removeprefix(failure(MANUAL, ""))
                         case ContextCompaction(context_compaction=body) if requested:
                             tokens = (body.before_tokens, body.after_tokens)
-                            return Compacted(state.run, True, *tokens, "live")
+                            return Compacted(run_id, True, *tokens, "live")
                         case CompactionSkipped(reason=reason) if requested:
-                            return _skipped(state, reason, cause)
+                            loaded = await self._load(tenant, run_id, commit.seq)
+                            return _skipped(loaded.state, reason, cause)
                         case RunFinished():
                             raise RunBusy
             await asyncio.sleep(POLL_S)
@@ -214,7 +225,7 @@ class Compactions:
         budgets = services.budgets
         try:
             summary = await self._summary(state, division)
-            for event in outcome(state, division, MANUAL, summary.asked, summary.made):
+            for event in outcome(state, division, MANUAL, *summary):
                 self._add(state, events, event)
             await amend(
                 services.store,
@@ -244,18 +255,16 @@ class Compactions:
 
     async def _summary(self, state: State, division: Cut) -> _Summarised:
         request = summary_request(state, division)
-        services = self._services
-        if services.budgets is not None:
-            refusal = await services.budgets.reserve(state, request)
-            if refusal is not None:
-                raise BudgetSpent(refusal.reason)
         try:
-            made = await summarise(services.providers, request)
+            longest = await reserve(self._services, state, request)
+            made = await summarise(self._services.providers, bounded(request, longest))
+        except OverBudget as cause:
+            raise BudgetSpent(str(cause)) from None
         except (ProviderError, ProviderNotConfigured) as cause:
             raise SummaryFailed(f"summarize: {self._masked(str(cause))}") from None
         if not made.text:
             raise SummaryFailed("summarization produced no text")
-        return _Summarised(summary_hash(request), made)
+        return _Summarised(made, longest)
 
     def _add(self, state: State, events: list[Event], event: Event) -> None:
         """Fold ``event`` as it will be stored. (The run's own seals went with its end.)"""
@@ -278,7 +287,7 @@ class Compactions:
                 self._services.providers.get(plan.provider)
         except (InvalidArgument, ModelUnavailable, ProviderNotConfigured) as cause:
             raise SummaryUnavailable(str(cause)) from None
-        own = settings.model if plan.provider == state.provider else plan.compaction.model
+        own = settings.model if plan.provider == state.plan.provider else plan.compaction.model
         return Pair(plan.provider, own or plan.model)
 
     async def _superseded(self, state: State, line: SessionLine) -> bool:
@@ -297,7 +306,7 @@ class Compactions:
         while True:
             last = await store.log.last(store.subjects.journal(tenant, run_id))
             if last is not None:
-                return withdrawn(last.data)
+                return withdrawn(last)
             now = services.now_ns()
             if now >= until:
                 return await withdraw(

@@ -70,7 +70,7 @@ class Inputs:
         _, after = await asyncio.gather(
             stir(store, facts.tenant, run_id, message.id), store.log.last(facts.journal)
         )
-        if after is not None and after.seq < seq and terminal(after.data):
+        if after is not None and after.seq < seq and terminal(after):
             raise NotSteerable
 
     async def _append(self, run_id: str, standing: Standing, message: inbox.InputMessage) -> int:

@@ -12,11 +12,11 @@ from typing import Literal
 import msgspec
 from msgspec import UNSET, Raw, Struct
 
-from events.commit import decode
+from events.commit import JournalError, decode
 from events.ids import agent_id_of, first_run_of, next_run_of
 from events.log import LogError
 from events.vocabulary import RunRef, RunStarted
-from loomcycle.admission import SESSION_BUSY, ended, withdrawn
+from loomcycle.admission import SESSION_BUSY, SESSION_DAMAGED, ended, withdrawn
 from loomcycle.auth import Principal
 from loomcycle.cluster import Cluster
 from loomcycle.commands.requests import (
@@ -36,6 +36,7 @@ from loomcycle.errors import (
     LogAway,
     RuntimePaused,
     SessionBusy,
+    SessionDamaged,
     SessionNotFound,
 )
 from loomcycle.feed import FeedFrame, RunFeed
@@ -182,7 +183,7 @@ class RunCommands:
         await self._promises.close()
 
     async def _place(self, session_id: str, principal: Principal) -> SessionPlace:
-        """Raises SessionNotFound, SessionBusy; allocates nothing for unknown ids."""
+        """Raises SessionNotFound (and allocates nothing then), SessionBusy, SessionDamaged."""
         session = await self._lookups.session(principal, session_id)
         if session is None:
             raise SessionNotFound(session_id)
@@ -210,6 +211,8 @@ class RunCommands:
             previous = await self._last_run(tenant, session_id, line.runs)
         except LogError as cause:
             raise LogAway(f"the log cannot be asked about the session: {cause}") from None
+        except JournalError as cause:
+            raise SessionDamaged(session_id, str(cause)) from None
         return SessionPlace(
             session_id=session_id,
             tenant=tenant,
@@ -224,13 +227,13 @@ class RunCommands:
         store = self._services.store
         for run_id in reversed(runs):
             last = await store.log.last(store.subjects.journal(tenant, run_id))
-            if last is not None and not withdrawn(last.data):
-                return RunRef(run_id, decode(last.data).last_n)
+            if last is not None and not withdrawn(last):
+                return RunRef(run_id, decode(last.data, last.seq).last_n)
         first = first_run_of(session_id)
         last = await store.log.last(store.subjects.journal(tenant, first))
         if last is None:
             raise SessionNotFound(session_id)
-        return RunRef(first, decode(last.data).last_n)
+        return RunRef(first, decode(last.data, last.seq).last_n)
 
     async def _run(
         self,
@@ -337,6 +340,8 @@ def _refusal(feed: RunFeed, session_id: str, agent_id: str) -> CommandError | No
     """Why a start that was decided upon is no run, if it is none."""
     if feed.withdrawn == SESSION_BUSY:
         return SessionBusy(session_id)
+    if feed.withdrawn.startswith(SESSION_DAMAGED):
+        return SessionDamaged(session_id, feed.withdrawn.removeprefix(f"{SESSION_DAMAGED}: "))
     if HANDLE_TAKEN in (feed.withdrawn, feed.finished.error if feed.finished else ""):
         return AgentIdInUse(agent_id)
     return Backpressure(feed.withdrawn) if feed.withdrawn else None

@@ -177,6 +177,11 @@ class ScopeRows:
             return self._live_bytes
         return self._live_bytes - key_bytes(without) - len(row.value)
 
+    def live_keys(self, now_ns: int) -> int:
+        """How many live rows there are."""
+        self._expire(now_ns)
+        return len(self._rows) - len(self._expired)
+
     def page(self, prefix: str, limit: int, now_ns: int) -> Page:
         """The first ``limit`` live rows whose key begins with ``prefix``, in byte order."""
         entries: list[tuple[str, Row]] = []

@@ -20,6 +20,9 @@ INCR_BYTES = 32
 """What an ``incr`` is charged, whatever its digits."""
 
 MAX_LIST_LIMIT = 10_000
+MAX_QUOTA_KEYS = 1000
+"""A scope with more live keys takes no write that has to keep a quota."""
+
 LAST_INSTANT_NS = 2**63 - 1
 """A longer time to live ends here (in the year 2262): views hold 64-bit times."""
 
@@ -199,6 +202,13 @@ def _check_quota(write: Write, rows: ScopeRows, new_bytes: int) -> None:
     quota = write.limits.scope_bytes
     if quota <= 0:
         return
+    keys = rows.live_keys(write.now_ns)
+    if keys > MAX_QUOTA_KEYS:
+        raise MemoryRefused(
+            f"quota cannot be kept: the scope has {keys} live keys, a scope with a quota at most"
+            f" {MAX_QUOTA_KEYS}; delete keys, or keep several values under one",
+            "quota_exceeded",
+        )
     total = rows.used(write.now_ns, without=write.key) + key_bytes(write.key) + new_bytes
     if total > quota:
         raise MemoryRefused(

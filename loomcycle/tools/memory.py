@@ -30,8 +30,8 @@ DEFAULT_LIST_LIMIT = 100
 MAX_LIST_LIMIT = 1000
 
 NO_VECTORS = (
-    "vector index not configured: this deployment keeps no embeddings (no embedder configured"
-    " either); write without embed and read with get or list"
+    "vector index not configured: this server stores no embeddings; write without embed and read"
+    " with get or list"
 )
 NO_MEMORY_LAYER = "add/recall require a memory-layer backend; this agent's backend has none"
 NO_NAMES = "path names are not available in this deployment; address the row by key"

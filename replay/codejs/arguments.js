@@ -13,8 +13,14 @@ function refuse(site, problem) {
   throw error;
 }
 
-function refuseValue(site, what, key) {
-  refuse(site, "encoding arguments: " + what + " at " + stringify(key) + " is not a JSON value");
+function refuseValue(site, what, place) {
+  refuse(site, "encoding arguments: " + what + " at " + pathOf(place) + " is not a JSON value");
+}
+
+/* A place is a name (or an index) and the place of what it is in; a field is one with none. */
+function pathOf(place) {
+  if (!wholePaths || place.up === undefined) return stringify(place.name);
+  return pathOf(place.up) + "[" + stringify(place.name) + "]";
 }
 
 function isDate(value) {
@@ -39,37 +45,39 @@ function quoteKey(name) {
   return quoted;
 }
 
-function encode(value, site, depth, key) {
+function encode(value, site, depth, place) {
   switch (typeof value) {
     case "string": return stringify(wellFormed(value));
     case "number":
-      if (value - value !== 0) refuseValue(site, "" + value, key);
+      if (value - value !== 0) refuseValue(site, "" + value, place);
       return value === 0 ? "0" : "" + value;
     case "boolean": return value ? "true" : "false";
     case "undefined": return "null";
     case "object":
       if (value === null) return "null";
       if (depth === MAX_DEPTH) refuse(site, TOO_DEEP);
-      if (isArray(value)) return encodeArray(value, site, depth);
-      if (isDate(value)) return encodeDate(value, site, key);
-      return encodeObject(value, site, depth);
+      if (isArray(value)) return encodeArray(value, site, depth, place);
+      if (isDate(value)) return encodeDate(value, site, place);
+      return encodeObject(value, site, depth, place);
     default:
-      return refuseValue(site, "a " + typeof value, key);
+      return refuseValue(site, "a " + typeof value, place);
   }
 }
 
-function encodeDate(value, site, key) {
+function encodeDate(value, site, place) {
   const time = dateValue(value);
   if (!(time >= -62167219200000 && time < 253402300800000)) {
-    refuseValue(site, "an invalid Date", key);
+    refuseValue(site, "an invalid Date", place);
   }
   return stringify(isoText(value));
 }
 
-function encodeArray(array, site, depth) {
+function encodeArray(array, site, depth, up) {
+  const place = { __proto__: null, name: 0, up };
   let text = "[";
   for (let i = 0; i < array.length; i++) {
-    text += (i === 0 ? "" : ",") + encode(array[i], site, depth + 1, i);
+    place.name = i;
+    text += (i === 0 ? "" : ",") + encode(array[i], site, depth + 1, place);
   }
   return text + "]";
 }
@@ -81,13 +89,15 @@ function sorted(names) {
   return names;
 }
 
-function encodeObject(object, site, depth) {
+function encodeObject(object, site, depth, up) {
+  const place = { __proto__: null, name: "", up };
   const names = sorted(keys(object));
   let text = "{";
   for (let i = 0; i < names.length; i++) {
     const name = names[i];
     text += (i === 0 ? "" : ",") + quoteKey(name) + ":";
-    text += encode(object[name], site, depth + 1, name);
+    place.name = name;
+    text += encode(object[name], site, depth + 1, place);
   }
   return text + "}";
 }
@@ -152,7 +162,7 @@ function sameNames(names, known) {
 }
 
 function encodeField(value, field, site) {
-  const text = field.head + encode(value, site, 1, field.name);
+  const text = field.head + encode(value, site, 1, field);
   const kind = typeof value;
   if (kind === "number" || (kind === "string" && value.length <= MAX_KEPT_LENGTH)) {
     field.value = value;

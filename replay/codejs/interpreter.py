@@ -72,6 +72,7 @@ class Interpreter:
             self._contexts.clock,
             float(fnv1a_32(program.seed)),  # the wrapper cuts integers to 32 bits
             float(program.started_ms),
+            int(program.whole_paths),
         )
         self._slice_s = _FIRST_SLICE_S
         self._seen: list[Call] = []

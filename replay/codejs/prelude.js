@@ -69,6 +69,7 @@
   let ended;                   /* how it ended by itself: a report, or undefined */
   let thrown = false, stage = "evaluating", error;
   let lines;                   /* of the program */
+  let wholePaths;              /* errors about arguments say more than the last name */
 
   /* The engine marks the error of an interrupt, the object itself, as uncatchable: `catch` and
    * `finally` are skipped for it. MINT runs with a time limit of zero, so that the engine makes
@@ -156,9 +157,11 @@
     }
   }
 
+  const RECORDED = { __proto__: null, name: "", up: undefined };
+
   /* Below depth 0 no `op` is merged in, and what was recorded is never too deep. */
   function sameJson(recorded, input, site) {
-    return recorded === input || encode(parsedOr(recorded), site, -1e9) === input;
+    return recorded === input || encode(parsedOr(recorded), site, -1e9, RECORDED) === input;
   }
 
   function feed(given) {
@@ -274,8 +277,9 @@
     return text === undefined || text === "" ? null : wellFormed(text);
   }
 
-  function execute(source, sourceLines, inputText, toolsText, clockSource, seed, started) {
+  function execute(source, sourceLines, inputText, toolsText, clockSource, seed, started, paths) {
     lines = sourceLines;
+    wholePaths = paths === 1;
     const tools = parseJson(toolsText);
     seedRandom(seed);
     fixClock(clockSource, started);

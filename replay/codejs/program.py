@@ -35,7 +35,8 @@ class Program(msgspec.Struct, frozen=True, dict=True):
 
     ``tools`` are the names visible to the agent; ``seed`` is :func:`seed_of` or
     :data:`DETERMINISTIC_SEED`; ``started_ms`` is the start of the run in Unix milliseconds;
-    limits are in bytes; ``budget_s`` is the whole run's budget, only for error texts.
+    limits are in bytes; ``budget_s`` is the whole run's budget, only for error texts. Errors
+    about arguments name the last key only without ``whole_paths``.
     """
 
     source: str
@@ -47,6 +48,7 @@ class Program(msgspec.Struct, frozen=True, dict=True):
     memory_limit: int = DEFAULT_MEMORY_LIMIT
     stack_limit: int = DEFAULT_STACK_LIMIT
     budget_s: float = DEFAULT_BUDGET_S
+    whole_paths: bool = True
 
     @cached_property
     def code_hash(self) -> str:

@@ -163,7 +163,7 @@ async def _until(store: EventStore, *, began: int = 0, ended: bool = False) -> N
 
 async def _has_ended(store: EventStore, tenant: str, run: str) -> bool:
     last = await store.log.last(store.subjects.journal(tenant, run))
-    return last is not None and terminal(last.data)
+    return last is not None and terminal(last)
 
 
 async def _spending(store: EventStore, root: str) -> bool:

@@ -12,13 +12,14 @@ from collections.abc import Callable, Iterable, Sequence, Set
 import msgspec
 
 from events import state
-from events.commit import Commit, JournalError, Record, check_all, decode
+from events.commit import Commit, JournalError, Record, decode
 from events.frames import live_frame, steer_text
 from events.log import EventStore, Message
 from events.vocabulary import RunFinished, Text, ToolResult, UserInput
 from loomcycle.loading import Plans, opening, session_history
 from replay.verify import verify
 from tests.bench.sse import Frame
+from tests.chains import check_chain
 from tests.chaos.agents import counted_by
 from tests.chaos.clients import Tracked
 
@@ -81,9 +82,9 @@ class Log:
 
 async def _all_of(store: EventStore, stream: str, end: int) -> list[Message]:
     """Messages of ``stream`` up to sequence ``end``, which is there unless purged."""
-    first = RUN_STREAMS.index(stream) * 2**38 if stream in RUN_STREAMS else 0
+    first = max(1, RUN_STREAMS.index(stream) * 2**38) if stream in RUN_STREAMS else 1
     found: list[Message] = []
-    if end <= first:
+    if end < first:
         return found
     async for batch in store.log.tail(stream):
         found += batch
@@ -141,7 +142,7 @@ async def _journals(store: EventStore, log: Log) -> list[str]:
     plans, found = Plans(store), []
     for (tenant, run), commits in log.journals.items():
         try:
-            check_all(run, commits)
+            check_chain(run, commits)
             started = opening(commits[0])
             if started is None:
                 continue

@@ -73,10 +73,15 @@ AGENTS = """
   tiered: {tier: middle, effort: medium, max_tokens: 9000, allowed_tools: [Context]}
   limited: {provider: anthropic, model: claude-golden, max_tokens: 100, max_tokens_total: 5000,
             allowed_tools: [Memory], memory_scopes: [user]}
+  frugal: {provider: anthropic, model: claude-golden, max_tokens_total: 4000,
+           allowed_tools: [Context], compaction: {keep_last_n: 0}}
   strict:
     provider: openai
     model: gpt-golden
-    output_schema: {type: object, required: [name], properties: {name: {type: string}}}
+    output_schema: &named {type: object, required: [name], properties: {name: {type: string}}}
+  once: {provider: openai, model: gpt-golden, max_iterations: 1}
+  strict-once: {provider: openai, model: gpt-golden, allowed_tools: [Memory],
+                memory_scopes: [user], max_iterations: 1, output_schema: *named}
 """
 
 

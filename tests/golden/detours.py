@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from loomcycle.auth import OPEN
-from tests.golden.stage import Export, MakeIn, MakeOn, Stage, open_stage, shown
+from tests.golden.stage import Export, MakeIn, MakeOn, Stage, asks_for, open_stage, shown
 from tests.wire.vendors import (
     FakeVendor,
     Reply,
@@ -131,6 +131,16 @@ async def over_budget(stage: Stage) -> str:
     return (await stage.run("limited")).run_id
 
 
+async def within_budget(stage: Stage) -> str:
+    """Answers and a summary as long as the budget still lets them be."""
+    stage.vendor.script(
+        anthropic_tool_call("Context", {"op": "compact"}, text="Too much."),
+        anthropic_text("All I know."),
+        anthropic_text("Done."),
+    )
+    return (await stage.run("frugal")).run_id
+
+
 async def output_repaired(stage: Stage) -> str:
     """A final answer that does not fit the schema, and the one that does."""
     stage.vendor.script(openai_text("Ann"), openai_text('{"name": "Ann"}'))
@@ -143,6 +153,19 @@ async def output_rejected(stage: Stage) -> str:
     return (await stage.run("strict")).run_id
 
 
+async def repaired_at_the_cap(stage: Stage) -> str:
+    """The answer of the last permitted turn does not fit: the repair is allowed beyond it."""
+    stage.vendor.script(openai_text("Ann"), openai_text('{"name": "Ann"}'))
+    return (await stage.run("strict-once")).run_id
+
+
+async def unanswered_at_the_cap(stage: Stage) -> str:
+    """The repair was spent on a tool: there is no valid answer at the cap."""
+    value = {"op": "set", "scope": "user", "key": "u", "value": 1}
+    stage.vendor.script(openai_text("Ann"), asks_for(("call_u", "Memory", value)))
+    return (await stage.run("strict-once")).run_id
+
+
 ON_ONE_STAGE: tuple[MakeOn, ...] = (
     compacted,
     not_compacted,
@@ -153,8 +176,11 @@ ON_ONE_STAGE: tuple[MakeOn, ...] = (
     retried,
     fallen_back,
     over_budget,
+    within_budget,
     output_repaired,
     output_rejected,
+    repaired_at_the_cap,
+    unanswered_at_the_cap,
 )
 
 

@@ -10,10 +10,10 @@ from hashlib import sha256
 
 from msgspec import Struct
 
-from events.commit import Chain, Commit
-from events.frames import transcript_row
+from events.commit import Chain, Commit, Record
+from events.frames import row_texts
 from events.log import EventStore
-from events.vocabulary import Unrecognised, UsageTotals
+from events.vocabulary import Unrecognised, UsageTotals, is_public
 from loomcycle.feed import RunFeed
 from loomcycle.live import LiveRuns
 from loomcycle.loading import NO_PLAN, Plans, opening, read_commits, session_history
@@ -250,16 +250,14 @@ def _state_facts(state: State) -> StateFacts:
 
 
 def _rows(commits: list[Commit]) -> list[RowFact]:
-    rows = (transcript_row(record) for commit in commits for record in commit.records())
-    return [
-        RowFact(
-            row.type,
-            _shown(row.event.decode()),
-            None if row.payload is None else _shown(row.payload.decode()),
-        )
-        for row in rows
-        if row is not None
-    ]
+    records = (record for commit in commits for record in commit.records())
+    return [_row(record) for record in records if is_public(record.type)]
+
+
+def _row(record: Record) -> RowFact:
+    event, payload = row_texts(record.event, record.body)
+    shown = None if payload is None else _shown(payload.decode())
+    return RowFact(record.type, _shown(event.decode()), shown)
 
 
 async def _frames(

@@ -48,6 +48,19 @@ async def steered(stage: Stage) -> str:
     return (await finished(run)).run_id
 
 
+async def steered_at_the_cap(stage: Stage) -> str:
+    """An input during the last permitted turn: one more turn answers it."""
+    go_on = asyncio.Event()
+    first = says_and(Hold(go_on), "One moment.")
+    first.parts.append(sse(openai_chunk(finish="stop"), openai_usage(), done=True))
+    stage.vendor.script(first, openai_text("Done, too."))
+    run = await stage.start("once", "Begin.")
+    await spoken(run, "One moment.")
+    await stage.say(run, "And this.")
+    go_on.set()
+    return (await finished(run)).run_id
+
+
 async def question_answered(stage: Stage) -> str:
     """A question beside another call: the run parks until somebody answers."""
     memory = ("call_m", "Memory", {"op": "set", "scope": "user", "key": "q", "value": 1})
@@ -158,6 +171,7 @@ async def paused(stage: Stage) -> str:
 PEOPLE: tuple[MakeOn, ...] = (
     talked_to,
     steered,
+    steered_at_the_cap,
     question_answered,
     question_timed_out,
     question_withdrawn,

@@ -18,6 +18,7 @@ from events.commit import INLINE_LIMIT
 from events.content import ContentBlock, Segment
 from loomcycle.commands.requests import ParentContext
 from loomcycle.errors import AgentIdInUse, Backpressure
+from loomcycle.session_lock import line_of
 from tests.golden import detours, trees
 from tests.golden.people import PEOPLE
 from tests.golden.stage import (
@@ -205,6 +206,22 @@ async def handle_taken(stage: Stage) -> str:
     raise AssertionError("two runs have one handle")
 
 
+async def handle_taken_in_a_session(stage: Stage) -> str:
+    """A refused continuation: nothing that it would have said is in its session's journals."""
+    first = await stage.run("plain", "One.")
+    stage.vendor.script(says_and(Stall(), "Busy"))
+    holder = await stage.start("asker", agent_id="golden-handle-of-a-session")
+    await spoken(holder, "Busy")
+    try:
+        await stage.go_on(first, "Two.", agent_id="golden-handle-of-a-session")
+    except AgentIdInUse:
+        await stage.cancel(holder, "done")
+        await finished(holder)
+        line = await line_of(stage.runtime.store, first.tenant, first.session_id)
+        return line.runs[-1]
+    raise AssertionError("two runs have one handle")
+
+
 ON_ONE_STAGE: tuple[MakeOn, ...] = (
     one_turn,
     opening_with_everything,
@@ -223,6 +240,7 @@ ON_ONE_STAGE: tuple[MakeOn, ...] = (
     masked,
     large_body,
     handle_taken,
+    handle_taken_in_a_session,
     *PEOPLE,
     *trees.ON_ONE_STAGE,
     *detours.ON_ONE_STAGE,

@@ -85,10 +85,10 @@ class Stage:
         """Start a run and read it to its end."""
         return await finished(await self.start(agent, prompt, **given))
 
-    async def go_on(self, run: StartedRun, prompt: str) -> StartedRun:
+    async def go_on(self, run: StartedRun, prompt: str, **given: Any) -> StartedRun:
         """Continue the session of ``run`` and read to the end."""
         commands = self.runtime.commands
-        request = RunRequest(prompt=prompt)
+        request = RunRequest(prompt=prompt, **given)
         return await finished(
             self._noted(await commands.continue_session(run.session_id, request, OPEN))
         )

@@ -103,9 +103,9 @@ class Journal:
         return await log.append(self.subject(subjects), self.commit(*events))
 
 
-def plain_run(run: str, **fields: Any) -> tuple[Journal, list[bytes]]:
-    """A finished run of two commits and nine events."""
-    journal = Journal(run, fields.get("tenant", ""))
+def plain_run(run: str, *, at: int = SECOND, **fields: Any) -> tuple[Journal, list[bytes]]:
+    """A finished run of two commits and nine events, the first at ``at``."""
+    journal = Journal(run, fields.get("tenant", ""), at=at)
     return journal, [journal.commit(*opening(run, **fields)), journal.commit(*ending())]
 
 

@@ -11,6 +11,7 @@ import pytest
 import pytest_asyncio
 
 from tests.e2e.proofs import prove_everything
+from tests.e2e.turns import Call, conversation, reply
 from tests.wire.gateway import GatewayUnderTest, Json, open_stream, serving, sse_frames, until
 from tests.wire.journals import runs_in
 from tests.wire.vendors import FakeVendor, Hold, Reply, environment, openai_chunk, sse
@@ -24,6 +25,13 @@ user_tiers: {default: {}}
 agents:
   writer: {provider: mock, model: mock-generic}
   speaker: {provider: openai, model: m-1}
+  strict:
+    provider: openai
+    model: m-1
+    allowed_tools: [Context]
+    max_iterations: 2
+    output_schema: {type: object}
+  boss: {provider: openai, model: m-1, allowed_tools: [Agent]}
   echo:
     provider: code-js
     code: |
@@ -53,6 +61,12 @@ async def gateway(
     variables = {**environment(vendor), "LOOMCYCLE_CODE_AGENTS_ENABLED": "1"}
     async with serving(tmp_path_factory.mktemp("batch"), CONFIG, variables) as gateway:
         yield gateway
+
+        async def idle() -> bool | None:
+            return gateway.runtime.worker.active == 0 or None
+
+        await until(idle)
+        await prove_everything(gateway.runtime.store)
 
 
 def says(text: str, **fields: Any) -> Json:
@@ -110,6 +124,36 @@ async def test_the_text_is_all_that_was_said_and_the_usage_that_of_the_last_turn
     assert len(texts) > 1
     assert result["final_text"] == "".join(texts)
     assert result["usage"] == [f.data["usage"] for f in frames if f.event == "usage"][-1]
+
+
+async def test_the_text_of_a_structured_run_is_its_answer_alone(
+    gateway: GatewayUnderTest, vendor: FakeVendor
+) -> None:
+    look = Call("c1", "Context", {"op": "time"})
+    vendor.script(reply("openai", "I look.", calls=[look]), speaks("bad"), speaks('{"a"', ":1}"))
+    (result,) = await batch(gateway, says("go", agent="strict"))
+    assert (result["status"], result["final_text"]) == ("completed", '{"a":1}')
+
+
+async def test_what_a_structured_run_said_without_answering_is_no_answer(
+    gateway: GatewayUnderTest, vendor: FakeVendor
+) -> None:
+    look = Call("c1", "Context", {"op": "time"})
+    vendor.script(*(reply("openai", "I look.", calls=[look]) for _ in range(2)))
+    (result,) = await batch(gateway, says("go", agent="strict"))
+    assert (result["status"], result["stop_reason"]) == ("failed", "output_invalid")
+    assert "final_text" not in result
+
+
+async def test_the_answer_of_a_structured_child_is_its_last_turn(
+    gateway: GatewayUnderTest, vendor: FakeVendor
+) -> None:
+    spawn = Call("c1", "Agent", {"name": "strict", "prompt": "go"})
+    vendor.script(reply("openai", calls=[spawn]), speaks("bad"), speaks('{"a":1}'), speaks("So."))
+    (result,) = await batch(gateway, says("go", agent="boss"))
+    assert result["final_text"] == "So."
+    (given,) = conversation("openai", vendor.last)[-1].results
+    assert given.splitlines()[1:] == ['{"a":1}']
 
 
 ENTRIES: list[tuple[str, Json, str]] = [
@@ -302,13 +346,3 @@ async def test_other_preferences_are_ignored(gateway: GatewayUnderTest) -> None:
     response = await gateway.http.post("/v1/runs", json=body, headers=headers)
     assert response.status_code == 200
     assert sse_frames(response.text)[-1].event == "done"
-
-
-async def test_every_journal_is_proven(gateway: GatewayUnderTest) -> None:
-    """Last in this module: it looks at what the other tests left."""
-
-    async def idle() -> bool | None:
-        return gateway.runtime.worker.active == 0 or None
-
-    await until(idle)
-    await prove_everything(gateway.runtime.store)

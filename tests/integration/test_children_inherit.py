@@ -14,7 +14,13 @@ from events.vocabulary import ChildStarted, RunStarted
 from loomcycle.loading import read_commits
 from tests.e2e.secrets import assert_no_seals, assert_not_in_streams, assert_not_on_disk
 from tests.wire.gateway import GatewayUnderTest, Json, SseFrame, serving, sse_frames, until
-from tests.wire.vendors import FakeVendor, environment, openai_text
+from tests.wire.vendors import (
+    FakeVendor,
+    anthropic_text,
+    environment,
+    openai_text,
+    openai_tool_call,
+)
 
 pytestmark = [pytest.mark.integration, pytest.mark.asyncio(loop_scope="module")]
 
@@ -34,6 +40,13 @@ agents:
     provider: mock
     model: mock-generic
     compaction: {enabled: true, keep_last_n: 9, target_percentage: 20}
+  small: {provider: openai, model: m-1, compaction: {model: m-tiny}}
+  foreign: {provider: anthropic, model: m-2, compaction: {model: m-own}}
+  lead:
+    provider: openai
+    model: m-1
+    allowed_tools: [Agent]
+    compaction: {model: m-small, keep_last_n: 3}
   caller:
     provider: code-js
     allowed_tools: [Agent]
@@ -80,16 +93,22 @@ def said(frames: list[SseFrame]) -> str:
 
 async def child_plan(gateway: GatewayUnderTest, name: str, **spawn: Json) -> RunPlan:
     """The plan under which a child of ``caller`` ran."""
-    store = gateway.runtime.store
     frames = await gateway.run("caller", json.dumps({"name": name, "prompt": "x", **spawn}))
     assert not said(frames).startswith("refused"), said(frames)
+    (plan,) = await child_plans(gateway, frames)
+    return plan
+
+
+async def child_plans(gateway: GatewayUnderTest, frames: list[SseFrame]) -> list[RunPlan]:
+    """The plans of the children of a run, in the order of their start."""
+    store, plans = gateway.runtime.store, []
     for commit in await read_commits(store, "", frames[1].data["run_id"]):
         for record in commit.records():
             if isinstance(record.event, ChildStarted):
                 opening = (await read_commits(store, "", record.event.run))[0].records()[0].event
                 assert isinstance(opening, RunStarted)
-                return await gateway.runtime.services.plans.get(opening.plan)
-    raise AssertionError("no child")
+                plans.append(await gateway.runtime.services.plans.get(opening.plan))
+    return plans
 
 
 async def test_volumes_of_a_child_are_never_more_than_its_parents(
@@ -106,6 +125,20 @@ async def test_compaction_of_the_call_then_the_parent_then_the_definition(
 ) -> None:
     plan = await child_plan(gateway, "terse", compaction={"target_percentage": 30})
     assert plan.compaction == Compaction(enabled=True, keep_last_n=3, target_percentage=30)
+
+
+async def test_a_model_for_summaries_is_inherited_by_children_on_its_provider_only(
+    gateway: GatewayUnderTest, vendor: FakeVendor
+) -> None:
+    vendor.route("POST", "/v1/messages", anthropic_text("here"))
+    spawns = [{"name": name, "prompt": "x"} for name in ("small", "foreign")]
+    call = openai_tool_call("Agent", {"op": "parallel_spawn", "spawns": spawns})
+    vendor.script(call, openai_text("here"), openai_text("all here"))
+    frames = await gateway.run("lead")
+    assert [plan.compaction for plan in await child_plans(gateway, frames)] == [
+        Compaction(model="m-small", keep_last_n=3),
+        Compaction(model="m-own", keep_last_n=3),
+    ]
 
 
 async def test_a_secret_reaches_a_childs_model_and_no_journal(

@@ -182,6 +182,13 @@ async def all_proven(data: Path) -> None:
 # --- one process --------------------------------------------------------------------------
 
 
+def test_an_audit_file_is_made_at_boot_for_its_owner_alone(place: Place) -> None:
+    audit = place.directory / "audit.jsonl"
+    server = place.serve(LOOMCYCLE_AUDIT_LOG_PATH="audit.jsonl")
+    assert audit.stat().st_mode & 0o777 == 0o600
+    assert "audit: nothing is written to LOOMCYCLE_AUDIT_LOG_PATH" in server.messages
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_server_starts_answers_and_stops(place: Place, number: int) -> None:
     server = place.serve()
@@ -234,7 +241,8 @@ def test_a_taken_port_is_told(place: Place) -> None:
                 "serve", "--listen", f"127.0.0.1:{place.port}", "--workers", workers
             )
             assert server.process.wait(LIMIT_S) == 1
-            assert "in use" in server.messages
+            taken = f"cannot listen on 127.0.0.1:{place.port}: Address already in use"
+            assert taken in server.messages
 
 
 def test_a_run_goes_on_when_its_server_is_replaced(place: Place) -> None:
@@ -391,6 +399,26 @@ def test_a_journal_that_was_tampered_with_is_not_proven(place: Place) -> None:
     log = place.call("log", "run", bad)
     assert log.returncode == 1
     assert "one is missing or doubled" in log.stderr
+
+
+def test_a_tenant_with_a_long_name_is_a_tenant_like_any(place: Place) -> None:
+    """Subjects hold only the hash of a name over 64 bytes, which is no name to ask for."""
+    place.proven = False  # the proofs of tests go by the names in subjects
+    name = "acme-" * 20
+    server = place.serve()
+    body = {"agent": "hello", "prompt": "hi", "tenant_id": name, "agent_id": "long"}
+    httpx.post(f"{place.url}/v1/runs", json=body, trust_env=False).raise_for_status()
+    status = httpx.get(f"{place.url}/v1/agents/long", trust_env=False).json()
+    assert server.stop() == 0
+
+    one = place.call("replay", "verify", status["run_id"])
+    assert one.returncode == 0, one.stdout + one.stderr
+    everything = place.call("replay", "verify", "--all")
+    assert everything.stdout.startswith("1 of 1 runs proven (0 of them not ended yet): ")
+    nobody = place.call("log", "tenant", "nobody")
+    assert nobody.stderr == f'loomcycle: the log holds no run of tenant "nobody", but of "{name}"\n'
+    events = place.call("log", "tenant", name, "--json").stdout.splitlines()
+    assert {json.loads(event)["tenant"] for event in events} == {name}
 
 
 async def _repeat_last_commit(data: Path, run_id: str) -> None:

@@ -26,7 +26,7 @@ from tests.e2e.secrets import (
 from tests.e2e.turns import Call, Spoken, asked, conversation, reply
 from tests.wire.gateway import GatewayUnderTest, serving, until
 from tests.wire.journals import runs_in
-from tests.wire.vendors import FakeVendor, Reply, environment
+from tests.wire.vendors import FakeVendor, Reply, anthropic_events, environment, sse
 
 pytestmark = pytest.mark.integration
 
@@ -203,6 +203,49 @@ async def test_secrets_are_masked_for_everybody_but_the_model(
             await assert_no_seals(store, run.run)
     assert assert_not_on_disk(SECRETS, tmp_path / "data") > 5
     assert_absent(SECRETS, caplog.text, "log")
+
+
+async def test_secrets_where_a_vendor_should_have_none_reach_nobody(
+    tmp_path: Path, vendor: FakeVendor
+) -> None:
+    """In ids and names of calls, in keys of their arguments, as stop reason and model."""
+    value = {TOKEN: 1, CREDENTIAL: {BEARER: 2}}
+    keep = Call(
+        f"toolu_{TOKEN}", "Memory", {"op": "set", "scope": "user", "key": "k", "value": value}
+    )
+    calls = [
+        keep,
+        Call(f"toolu_{BEARER}", "Memory", {"op": "get", "scope": "user", "key": "k"}),
+        Call("toolu_3", TOKEN, {}),
+    ]
+    blocks = [{"type": "text", "text": "ok"}]
+    ended = sse(*anthropic_events(blocks, stop_reason=TOKEN, model=f"m-{TOKEN}"))
+    vendor.script(reply("anthropic", "So.", calls=calls), Reply([ended]))
+    async with serving(tmp_path, CONFIG.format(docs=volume(tmp_path)), variables(vendor)) as under:
+        exposure = Exposure(under)
+        client = await exposure.run("helper", "hi", **IDENTITY)
+        exposure.assert_masked(*SECRETS)
+        done = client.frames[-1].data
+        assert (done["stop_reason"], done["usage"]["model"]) == (MASKED, f"m-{MASKED}")
+        assert (await under.status(f"a_{client.run[2:]}"))["stop_reason"] == MASKED
+
+        said, answered = asked(vendor)[1].json["messages"][-2:]
+        uses = [block for block in said["content"] if block["type"] == "tool_use"]
+        ids = [block["tool_use_id"] for block in answered["content"]]
+        assert ids == [use["id"] for use in uses] == ["lc-0-0", "lc-0-1", "toolu_3"]
+        shown = [f.data["tool_use"]["id"] for f in client.frames if f.event == "tool_call"]
+        assert shown == ids
+        assert [use["name"] for use in uses] == ["Memory", "Memory", "redacted_DEMO_SERVICE_TOKEN"]
+        assert uses[0]["input"] == keep.input
+        results = {
+            f.data["tool_use"]["id"]: f.data for f in client.frames if f.event == "tool_result"
+        }
+        assert results["lc-0-0"]["text"] == '{"ok":true}'
+        assert results["toolu_3"]["text"] == "tool not found: redacted_DEMO_SERVICE_TOKEN"
+
+        await prove_everything(under.runtime.store)
+        assert await assert_not_in_streams(SECRETS, under.runtime.store)
+    assert_not_on_disk(SECRETS, tmp_path / "data")
 
 
 async def _shown(client: Client, text: str) -> bool | None:

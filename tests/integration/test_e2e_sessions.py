@@ -7,21 +7,26 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 import pytest_asyncio
 
+from events.nats_api import Api
+from events.streams import stream_of
+from loomcycle.loading import read_commits
 from replay.history import NO_RESULT
 from tests.e2e.proofs import prove_everything, rows, text_of
 from tests.e2e.turns import Call, Told, asked, conversation, reply
 from tests.wire.gateway import GatewayUnderTest, SseFrame, open_stream, serving, sse_frames
+from tests.wire.journals import runs_in
 from tests.wire.vendors import Cut, FakeVendor, environment
 
 pytestmark = [pytest.mark.integration, pytest.mark.asyncio(loop_scope="module")]
 
 CONFIG = """
-concurrency: {max_concurrent_runs: 8}
+concurrency: {max_concurrent_runs: 8, queue_timeout_ms: 20000}
 agents:
   anthropic: {provider: anthropic, model: m-1, system_prompt: Be brief., allowed_tools: [Memory],
     memory_scopes: [user]}
@@ -30,6 +35,8 @@ agents:
   gemini: {provider: gemini, model: m-1, system_prompt: Be brief., allowed_tools: [Memory],
     memory_scopes: [user]}
 """
+
+QUEUE_TIMEOUT_S = 20.0
 
 COUNT = {"op": "incr", "scope": "user", "key": "n"}
 
@@ -232,6 +239,90 @@ async def test_a_refused_handle_does_not_hide_its_holder(
         finally:
             hold.set()
         await stream.rest()
+    status = await gateway.ended("a_held")
+    assert (status["run_id"], status["status"]) == (run, "completed")
+    cancelled = (await gateway.http.post("/v1/agents/a_held/cancel")).json()
+    assert (cancelled["cancelled"], cancelled["status"]) == (False, "completed")
+
+
+async def test_a_refused_continuation_is_no_part_of_its_session(
+    gateway: GatewayUnderTest, vendor: FakeVendor
+) -> None:
+    hold = asyncio.Event()
+    vendor.script(reply("openai", "One."), reply("openai", "Busy\n", hold), reply("openai", "Two."))
+    session = (await gateway.run("openai", "first"))[0].data["text"]
+    path = f"/v1/sessions/{session}"
+    body = {"agent": "openai", "prompt": "x", "agent_id": "a_hold"}
+    async with open_stream(gateway, "POST", "/v1/runs", json=body) as stream:
+        await stream.until("text")
+        for _ in range(2):
+            again = {"segments": user("never to be heard"), "agent_id": "a_hold"}
+            refused = await gateway.http.post(f"{path}/messages", json=again)
+            assert (refused.status_code, refused.json()["code"]) == (409, "agent_id_in_use")
+        last = await go_on(gateway, session, "second")
+        assert text_of(last) == "Two."
+        hold.set()
+        await stream.rest()
+    assert conversation("openai", asked(vendor)[-1]) == [
+        Told("user", "first"),
+        Told("assistant", "One."),
+        Told("user", "second"),
+    ]
+    transcript = (await gateway.http.get(f"{path}/transcript")).json()
+    assert "never to be heard" not in str(transcript)
+    events = transcript["events"]
+    _, *refusals, _ = dict.fromkeys(row["run_id"] for row in events)
+    assert len(refusals) == 2
+    for run in refusals:
+        assert [row["type"] for row in events if row["run_id"] == run] == ["started", "error"]
+        frames = sse_frames((await gateway.http.get(f"/v1/runs/{run}/stream")).text)
+        assert [f.event for f in frames] == ["agent", "started", "error"]
+        assert "agent_id" in frames[-1].data["error"]
+
+
+async def test_a_session_whose_log_is_damaged_is_not_continued(
+    tmp_path: Path, vendor: FakeVendor
+) -> None:
+    async with serving(tmp_path, CONFIG, environment(vendor), proven=False) as gateway:
+        call = Call("call_1", "Memory", COUNT)
+        vendor.script(reply("openai", calls=[call]), reply("openai", "One."))
+        frames = await gateway.run("openai", "first", user_id="u1")
+        session, run = frames[0].data["text"], frames[1].data["run_id"]
+        store = gateway.runtime.store
+        _, lost, after, *_ = await store.log.read(store.subjects.journal("", run))
+        stream = stream_of(store.subjects, lost.subject).stream("loom")
+        link: Any = store.log
+        assert await Api(link._link).delete_message(stream, lost.seq)
+        path = f"/v1/sessions/{session}/messages"
+        async with asyncio.timeout(QUEUE_TIMEOUT_S / 2):
+            refused = [
+                await gateway.http.post(path, json={"segments": user("go on")}) for _ in range(2)
+            ]
+        for answer in refused:
+            assert (answer.status_code, answer.json()["code"]) == (500, "session_damaged")
+            assert f"journal of {run}" in answer.json()["error"]
+            assert f"sequence {after.seq}" in answer.json()["error"]
+        others = [await read_commits(store, *found) for found in await runs_in(store)][1:]
+        assert [[e.type for c in commits for e in c.header.events] for commits in others] == [
+            ["run.withdrawn"]
+        ] * 2
+        stats = (await gateway.http.get("/v1/_concurrency/stats")).json()
+        assert (stats["active"], stats["queued"]) == (0, 0)
+
+
+async def test_a_session_whose_last_commit_cannot_be_read_is_not_continued(
+    tmp_path: Path, vendor: FakeVendor
+) -> None:
+    async with serving(tmp_path, CONFIG, environment(vendor), proven=False) as gateway:
+        vendor.script(reply("openai", "One."))
+        frames = await gateway.run("openai", "first", user_id="u1")
+        session, run = frames[0].data["text"], frames[1].data["run_id"]
+        store = gateway.runtime.store
+        seq = await store.log.append(store.subjects.journal("", run), b"no commit at all")
+        path = f"/v1/sessions/{session}/messages"
+        refused = await gateway.http.post(path, json={"segments": user("go on")})
+        assert (refused.status_code, refused.json()["code"]) == (500, "session_damaged")
+        assert f"sequence {seq}" in refused.json()["error"]
 
 
 async def test_tenants_of_open_mode_share_nothing(

@@ -57,6 +57,7 @@ agents:
   speaker: {provider: openai, model: gpt-fake-1}
   caller: {provider: openai, model: gpt-fake-1, allowed_tools: [Context, Pay]}
   once: {provider: openai, model: gpt-fake-1, allowed_tools: [Context], max_iterations: 1}
+  strict: {provider: openai, model: gpt-fake-1, output_schema: {type: object}}
   asker:
     provider: openai
     model: gpt-fake-1
@@ -424,6 +425,21 @@ async def test_a_switch_that_is_not_made_is_told_before_the_end(
         assert names(frames) == [*START, *turn, "fallback_suppressed", "error"]
         assert one(frames, "fallback_suppressed").keys() == {"type", "text"}
         return await told_thrice(gateway, frames)
+
+
+# --- answers that do not fit ------------------------------------------------------------------
+
+
+@produces("answer_rejected")
+async def test_an_answer_that_does_not_fit_is_told_to_be_none(
+    gateway: GatewayUnderTest, vendor: FakeVendor
+) -> list[str]:
+    vendor.script(reply("openai", "[1]"), reply("openai", '{"a": 1}'))
+    frames = await gateway.run("strict")
+    assert names(frames) == [*START, "text", "usage", "answer_rejected", *END]
+    told = {"type": "answer_rejected", "text": "/: [1] is not of type 'object'"}
+    assert one(frames, "answer_rejected") == told
+    return await told_thrice(gateway, frames)
 
 
 # --- people and hooks -------------------------------------------------------------------------

@@ -40,7 +40,9 @@ agents:
   talker: {<<: *base, max_tokens_total: 1000, compaction: {keep_last_n: 0}}
   strict:
     <<: *base
-    output_schema: {type: object, required: [name], properties: {name: {type: string}}}
+    output_schema: &person {type: object, required: [name], properties: {name: {type: string}}}
+  hurried:
+    {<<: *base, allowed_tools: [Context], max_iterations: 2, output_schema: *person}
 """
 
 
@@ -235,7 +237,7 @@ async def test_a_summary_is_paid_from_the_budget(
 ) -> None:
     vendor.script(anthropic_text("a0", input_tokens=10, output_tokens=5))
     first = await gateway.run("talker", "u0")
-    vendor.script(anthropic_text("a1", input_tokens=20, output_tokens=5))
+    vendor.script(anthropic_text("a1", input_tokens=600, output_tokens=5))
     session = first[0].data["text"]
     reply = await gateway.http.post(f"/v1/sessions/{session}/messages", json={"prompt": "u1"})
     run_id = run_of(sse_frames(reply.text))
@@ -277,3 +279,23 @@ async def test_a_second_wrong_answer_fails_the_run(
     assert (status["status"], status["stop_reason"]) == ("failed", "output_invalid")
     assert status["error"] == "output_schema: /name: 1 is not of type 'string'"
     assert len(vendor.requests) == 2
+
+
+async def test_the_answer_of_the_last_permitted_turn_may_be_repaired(
+    gateway: GatewayUnderTest, vendor: FakeVendor
+) -> None:
+    vendor.script(time_call(), anthropic_text("not json"), anthropic_text('{"name":"Ann"}'))
+    frames = await gateway.run("hurried")
+    assert (frames[-1].event, frames[-1].data["stop_reason"]) == ("done", "end_turn")
+    assert len(vendor.requests) == 3
+
+
+async def test_a_structured_run_without_an_answer_at_its_last_turn_has_failed_for_its_parent_too(
+    gateway: GatewayUnderTest, vendor: FakeVendor
+) -> None:
+    spawn = anthropic_tool_call("Agent", {"name": "hurried", "prompt": "go"})
+    vendor.script(spawn, time_call(), time_call(), anthropic_text("No luck."))
+    frames = await gateway.run("plain")
+    (result,) = (f.data for f in frames if f.event == "tool_result")
+    assert result["is_error"] is True
+    assert "output_schema: no final answer within the permitted iterations" in result["text"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -304,6 +305,51 @@ async def test_a_short_conversation_is_left_alone_without_a_model_call(
         assert answer["compacted"] is False
         assert answer["before_tokens"] == answer["after_tokens"] == 1
         assert len(vendor.requests) == calls
+
+
+async def test_a_compaction_that_waited_for_another_tells_what_that_one_left(
+    gateway: GatewayUnderTest, vendor: FakeVendor
+) -> None:
+    async with waiting(gateway, vendor) as (run_id, _):
+        go_on = asyncio.Event()
+        summary = sse(*anthropic_events([{"type": "text", "text": "we talked " * 50}]))
+        vendor.script(Reply([Hold(go_on), summary]))
+        asked_before = len(vendor.requests)
+        first = asyncio.create_task(compact(gateway, run_id))
+        await vendor.wait_for(lambda v: len(v.requests) > asked_before)
+        second = asyncio.create_task(compact(gateway, run_id))
+        await until(lambda: messages_for(gateway, run_id, "compact", 2))
+        go_on.set()
+        made, left = (await first).json(), (await second).json()
+        assert (made["applied"], left["applied"]) == ("live", "noop")
+        assert made["before_tokens"] < made["after_tokens"]
+        assert left["before_tokens"] == left["after_tokens"] == made["after_tokens"]
+
+
+async def messages_for(
+    gateway: GatewayUnderTest, run_id: str, kind: str, count: int
+) -> bool | None:
+    """Whether the inbox of the run got ``count`` messages of a kind."""
+    store = gateway.runtime.store
+    messages = await store.log.read(store.subjects.inbox("default", run_id))
+    messages += await store.log.read(store.subjects.inbox("", run_id))
+    found = [m for m in messages if f'"type":"{kind}"'.encode() in m.data]
+    return True if len(found) >= count else None
+
+
+async def test_a_model_that_asks_who_it_is_learns_how_full_its_window_is(
+    gateway: GatewayUnderTest, vendor: FakeVendor
+) -> None:
+    look = anthropic_tool_call(
+        "Context", {"op": "self"}, input_tokens=100, output_tokens=700, cache_read=40_000,
+        cache_creation=900,
+    )  # fmt: skip
+    vendor.script(look, anthropic_text("I see."))
+    frames = await gateway.run("asker")
+    (result,) = (f.data["text"] for f in frames if f.event == "tool_result")
+    assert json.loads(result)["context"] == {
+        "used_tokens": 41_000, "max_tokens": 200_000, "used_pct": 20,
+    }  # fmt: skip
 
 
 async def test_a_failed_summary_of_a_waiting_run_is_told_and_changes_nothing(

@@ -193,6 +193,33 @@ async def test_a_body_announced_as_too_long_is_not_asked_for(gateway: GatewayUnd
     client.writer.close()
 
 
+@pytest.mark.parametrize(
+    ("path", "limit"), [("/v1/runs", 2**20), ("/v1/runs:batch", 8 * 2**20), ("/v1/hooks", 2**20)]
+)
+async def test_who_sends_all_of_a_body_that_is_too_long_reads_the_refusal(
+    gateway: GatewayUnderTest, path: str, limit: int
+) -> None:
+    client = await Raw.connect(gateway)
+    size = limit + 6 * 2**20
+    head = f"POST {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: {size}\r\n\r\n"
+    client.writer.write(head.encode() + b" " * size)
+    await client.writer.drain()
+    answer = await client.until_closed()
+    assert answer.startswith(b"HTTP/1.1 400 ")
+    assert b"request body too large" in answer
+
+
+async def test_who_asks_for_a_web_socket_gets_plain_http(
+    gateway: GatewayUnderTest, caplog: pytest.LogCaptureFixture
+) -> None:
+    client = await Raw.connect(gateway)
+    upgrade = b"Host: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n"
+    client.writer.write(b"GET /v1/runs HTTP/1.1\r\n" + upgrade)
+    assert (await client.head()).startswith(b"HTTP/1.1 405 ")
+    client.writer.close()
+    assert caplog.messages == []
+
+
 # Streams
 
 

@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,11 @@ import pytest
 import pytest_asyncio
 
 from events.embedded import EmbeddedServer
+from events.nats_api import Api
 from loomcycle.auth import Principal
 from loomcycle.commands.hooks import HookRequest
 from loomcycle.errors import HookNotFound
+from loomcycle.wakes import wake_data
 from tests.e2e.proofs import prove_everything, rows, whole_texts
 from tests.e2e.turns import Call, asked, conversation, reply
 from tests.wire.gateway import (
@@ -228,6 +231,16 @@ async def test_what_is_no_json_of_a_registration_is_refused(
     response = await gateway.http.post("/v1/hooks", content=body)
     assert response.status_code == 400
     assert response.json()["code"] == "invalid_json"
+
+
+@pytest.mark.parametrize("content_type", ["text/plain", "application/x-www-form-urlencoded"])
+async def test_a_registration_may_call_its_json_anything(
+    gateway: GatewayUnderTest, pay: Pay, content_type: str
+) -> None:
+    hook = {"owner": "app", "name": "n", "phase": "pre", "callback_url": "http://127.0.0.1:9/"}
+    headers = {"Content-Type": content_type}
+    response = await gateway.http.post("/v1/hooks", content=json.dumps(hook), headers=headers)
+    assert response.status_code == 200, response.text
 
 
 async def test_a_deletion_needs_an_id(gateway: GatewayUnderTest) -> None:
@@ -490,3 +503,45 @@ async def test_a_verdict_is_not_asked_for_again_by_the_next_owner(
         assert pay.paid == [{"sum": 5}]
         assert [r.target for r in app.requests if r.target == "/guard"] == ["/guard"]
         assert "interrupted" in app.last.json["tool_result"]["text"]
+
+
+async def test_a_slow_hook_after_a_call_that_waited_is_asked_once(
+    tmp_path: Path, vendor: FakeVendor, app: FakeVendor, pay: Pay
+) -> None:
+    """While it thinks, both replicas are told to look after the run, as the sweeper would."""
+    thinking = asyncio.Event()
+    app.route("POST", "/audit", Reply([Hold(thinking)]))
+    async with two_replicas(tmp_path, vendor) as (one, two):
+        await register(one, app, "audit", phase="post", timeout_ms=60_000)
+        question = Call("call_0", "Interruption", {"op": "ask", "question": "Which?"})
+        vendor.script(reply("openai", calls=[question]), reply("openai", "thanks"))
+        body = {"agent": "asker", "prompt": "hi"}
+        async with open_stream(one, "POST", "/v1/runs", json=body) as stream:
+            run = (await stream.until("agent")).data["run_id"]
+            pending = (await stream.until("interruption_pending")).data["interruption"]
+            await until(partial(_is_parked, two, run, parked=True))
+            path = f"/v1/runs/{run}/interrupts/{pending['interrupt_id']}/resolve"
+            assert (await two.http.post(path, json={"answer": "41"})).status_code == 200
+            await app.wait_for(lambda app: bool(app.requests))
+            await until(partial(_is_parked, two, run, parked=False))
+            wakes = one.runtime.store.wakes
+            for n in range(8):
+                await wakes.post(run, f"again {n}", wake_data(""))
+            await until(partial(_all_but_the_owners_taken, two))
+            thinking.set()
+            frames = await stream.rest()
+        assert frames[-1].event == "done"
+        assert [request.target for request in app.requests] == ["/audit"]
+
+
+async def _is_parked(gateway: GatewayUnderTest, run_id: str, *, parked: bool) -> bool | None:
+    row = await gateway.runtime.views.queries.run(run_id)
+    return (row is not None and bool(row.parked) == parked) or None
+
+
+async def _all_but_the_owners_taken(gateway: GatewayUnderTest) -> bool | None:
+    """Whether the one wake is left that the run is advanced for."""
+    store = gateway.runtime.store
+    wakes: Any = store.wakes
+    _, left = await Api(wakes._link).counts("loom-WAKES", store.subjects.any("wake"))
+    return sum(left.values()) <= 1 or None

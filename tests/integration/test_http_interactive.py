@@ -130,6 +130,7 @@ async def test_an_interactive_run_waits_for_input_and_goes_on(
         assert told(vendor) == [*people("hi"), Told("assistant", "hello"), *people("how are you?")]
         status = await gateway.status(run["agent_id"])
         assert (status["status"], status["interactive"]) == ("running", True)
+        assert (status["usage"]["model"], status["usage"]["provider"]) == ("gpt-fake-1", "openai")
         await gateway.http.post(f"/v1/agents/{run['agent_id']}/cancel", json={"reason": "bye"})
         await stream.rest()
     ended = await gateway.ended(run["agent_id"])
@@ -176,18 +177,34 @@ async def test_no_more_than_a_few_parked_runs_are_kept_warm(
     await until(two)
 
 
-async def test_a_run_that_is_cut_at_its_turns_ends_with_the_next_input(
+async def test_an_interactive_run_ends_with_its_last_turn(
     gateway: GatewayUnderTest, vendor: FakeVendor
 ) -> None:
     vendor.script(says("only once"))
-    body = TALK | {"agent": "counted"}
+    frames = await gateway.run("counted", interactive=True)
+    assert [f.event for f in frames][-2:] == ["usage", "done"]
+    assert frames[-1].data["stop_reason"] == "max_iterations"
+    path = f"/v1/runs/{frames[1].data['run_id']}/input"
+    assert (await gateway.http.post(path, json={"text": "more"})).status_code == 404
+
+
+@pytest.mark.parametrize(("interactive", "stop"), [(False, "end_turn"), (True, "max_iterations")])
+async def test_input_during_the_last_permitted_turn_is_answered(
+    gateway: GatewayUnderTest, vendor: FakeVendor, interactive: bool, stop: str
+) -> None:
+    go_on = asyncio.Event()
+    vendor.script(says("one\n", go_on), says("two"))
+    body = TALK | {"agent": "counted", "interactive": interactive}
     async with open_stream(gateway, "POST", "/v1/runs", json=body) as stream:
         run = await opened(stream)
-        await stream.until("awaiting_input")
-        await say(gateway, run["run_id"], "more")
-        done = await stream.until("done")
-        assert done.data["stop_reason"] == "max_iterations"
-    assert len(asked(vendor)) == 1
+        await stream.until("text")
+        await say(gateway, run["run_id"], "please also")
+        go_on.set()
+        assert (await stream.until("steer")).data["user_input"]["text"] == "please also"
+        frames = await stream.rest()
+    assert [f.event for f in frames] == ["text", "usage", "done"]
+    assert frames[-1].data["stop_reason"] == stop
+    assert told(vendor) == [*people("hi"), Told("assistant", "one\n"), *people("please also")]
 
 
 async def test_input_during_a_turn_gives_a_plain_run_another(

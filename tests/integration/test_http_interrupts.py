@@ -557,5 +557,24 @@ async def test_a_parked_run_asks_once_and_takes_one_answer(
         await gateway.ended("a_killed")
 
 
+async def test_a_questions_timer_goes_with_its_answer(
+    gateway: GatewayUnderTest, vendor: FakeVendor
+) -> None:
+    store = gateway.runtime.store
+    async with asking(gateway, vendor, ask(timeout_ms=3_600_000)) as (run, stream):
+        ident = (await pending(stream))["interrupt_id"]
+
+        async def is_set() -> bool | None:
+            return ("park", run["run_id"]) in await store.timers.pending() or None
+
+        async def is_gone() -> bool | None:
+            return ("park", run["run_id"]) not in await store.timers.pending() or None
+
+        await until(is_set)
+        assert (await resolve(gateway, run["run_id"], ident, answer="ok")).is_success
+        await stream.until("done")
+        await until(is_gone)
+
+
 async def _is_let_go(gateway: GatewayUnderTest, run_id: str) -> bool | None:
     return None if gateway.runtime.worker.owns(run_id) else True

@@ -10,7 +10,6 @@ import msgspec
 
 from events import state
 from events.commit import BrokenChain
-from events.commit import check_all as check_chain
 from events.memory_store import MemoryServer
 from events.plan import decode_plan
 from events.state import MemoryWritten
@@ -33,6 +32,7 @@ from replay.fold import fold
 from replay.history import own_messages
 from replay.machine import HANDLE_TAKEN
 from replay.verify import verify
+from tests.chains import check_chain
 from tests.sim.index import RunRow
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from events.memory_faults import Fault
 from events.memory_store import MemoryServer
 from events.plan import Budget, RunPlan
 from events.vocabulary import Event, ParentCall, RunFinished, Text, Usage, UsageTotals
-from loomcycle.budget.budgets import Budgets, Refusal
+from loomcycle.budget.budgets import SHORTEST_ANSWER, Budgets, Refusal
 from loomcycle.budget.ledger import Ledger, Limit, refusal
 from loomcycle.budget.prices import ASSUMED_OUTPUT_TOKENS, Prices, Unpriced, request_bytes
 from loomcycle.config.schema import PriceConfig
@@ -33,7 +33,7 @@ from tests.virtual_time import play
 
 ROOT = "r_ab00000000000001"
 REQUEST = ModelRequest(
-    provider="mock", model="m-1", messages=[Message("user", (Said("x" * 30),))], max_tokens=90
+    provider="mock", model="m-1", messages=[Message("user", (Said("x" * 4),))], max_tokens=90
 )
 """Ten tokens in, ninety out at most."""
 
@@ -93,13 +93,36 @@ def test_money_is_counted_in_whole_millionths_rounded_up() -> None:
 
 def test_a_model_without_price_is_named() -> None:
     with pytest.raises(Unpriced, match="mock/m-2 has no price: add"):
-        Prices(TABLE).bound(replace(REQUEST, model="m-2"), money=True)
+        Prices(TABLE).quote(replace(REQUEST, model="m-2"), money=True)
 
 
-def test_a_bound_covers_the_dearest_input_and_the_longest_answer() -> None:
-    assert Prices(TABLE).bound(REQUEST, money=True) == Amount(10 + 2 * 90, 100)
-    unset = Prices(TABLE).bound(replace(REQUEST, max_tokens=0), money=False)
-    assert unset.tokens == 10 + ASSUMED_OUTPUT_TOKENS
+def test_a_bound_covers_the_dearest_input_and_the_answer() -> None:
+    quote = Prices(TABLE).quote(REQUEST, money=True)
+    assert quote.at_most(90) == Amount(10 + 2 * 90, 100)
+    assert Prices(TABLE).quote(REQUEST, money=False).at_most(90) == Amount(0, 100)
+
+
+def test_input_that_was_counted_before_is_not_guessed_again() -> None:
+    prices = Prices(TABLE)
+    assert prices.quote(REQUEST, money=False, counted=25).given == 25
+    assert prices.quote(REQUEST, money=False, counted=5).given == 10
+
+
+@given(
+    tokens=st.none() | st.integers(-50, 500),
+    cost_micros=st.none() | st.integers(-50, 500),
+    price=st.sampled_from([0.0, 0.3, 1.0, 7.5]),
+    long=st.integers(0, 400),
+)
+def test_the_longest_answer_is_what_the_budget_pays_for_and_not_one_token_more(
+    tokens: int | None, cost_micros: int | None, price: float, long: int
+) -> None:
+    table = {"m-1": PriceConfig(input_per_mtok=1.1, output_per_mtok=price)}
+    quote = Prices(table).quote(REQUEST, money=True)
+    left = Budget(tokens=tokens, cost_micros=cost_micros)
+    longest = quote.longest_answer(left)
+    if long >= 0 and (cost_micros is None or price or cost_micros >= 11):
+        assert within(left, quote.at_most(long)) == (longest is None or long <= longest)
 
 
 def test_everything_that_is_sent_counts() -> None:
@@ -252,7 +275,7 @@ def test_a_run_without_budget_writes_and_reads_nothing() -> None:
         budgets = budgets_of(MemoryServer(noted).connect("p"))
         state = running()
         assert not budgets.concerns(state)
-        assert await budgets.reserve(state, REQUEST) is None
+        assert await budgets.reserve(state, REQUEST) == 0
         await budgets.settle(state)
         await budgets.ended(state)
         assert operations == []
@@ -265,7 +288,7 @@ def test_calls_are_refused_once_the_budget_is_spent() -> None:
         budgets = budgets_of(MemoryServer().connect("p"))
         state = running(given=plan(tokens=250))
         for _ in range(2):
-            assert await budgets.reserve(state, REQUEST) is None
+            assert await budgets.reserve(state, REQUEST) == 90
             spends(state, 10, 80)
             await budgets.settle(state)
             state = running_on(state)
@@ -291,14 +314,14 @@ def test_children_spend_from_the_budget_of_the_run_at_the_top() -> None:
         first = running("r_c1", root=ROOT)
         second = running("r_c2", root=ROOT)
         here, there = budgets_of(store), budgets_of(server.connect("q"))
-        assert await here.reserve(first, REQUEST) is None
-        assert await there.reserve(second, REQUEST) is None
+        assert await here.reserve(first, REQUEST) == 90
+        assert await there.reserve(second, REQUEST) == 90
         third = running("r_c3", root=ROOT)
         assert isinstance(await here.reserve(third, REQUEST), Refusal)
         spends(first, 10, 5)
         await here.settle(first)
         assert isinstance(await there.reserve(third, replace(REQUEST, max_tokens=100)), Refusal)
-        assert await there.reserve(third, REQUEST) is None
+        assert await there.reserve(third, REQUEST) == 90
 
     play(story)
 
@@ -309,7 +332,7 @@ def test_a_child_of_a_run_without_budget_writes_nothing() -> None:
         await journal(store, plan(), ROOT)
         budgets = budgets_of(store)
         child = running("r_c1", root=ROOT)
-        assert await budgets.reserve(child, REQUEST) is None
+        assert await budgets.reserve(child, REQUEST) == 0
         await budgets.settle(child)
         assert await store.log.last(store.subjects.state("budget", "", ROOT)) is None
 
@@ -345,17 +368,17 @@ def test_the_budget_of_a_child_bounds_all_runs_below_it_together(
         child = running("r_c1", root=ROOT, parent=MIDDLE)
         grandchild = running("r_c2", root=ROOT, parent="r_c1")
         beside = running("r_c3", root=ROOT)
-        assert await here.reserve(child, REQUEST) is None
-        assert await there.reserve(grandchild, REQUEST) is None
+        assert await here.reserve(child, REQUEST) == 90
+        assert await there.reserve(grandchild, REQUEST) == 90
         refused = await here.reserve(middle, REQUEST)
         assert isinstance(refused, Refusal)
         assert (
             "max_tokens_total is 250; spent are 0, calls under way may take 200" in refused.reason
         )
-        assert await there.reserve(beside, REQUEST) is None
+        assert await there.reserve(beside, REQUEST) == (90 if at_the_top else 0)
         spends(child, 10, 30)
         await here.settle(child)
-        assert await there.reserve(middle, REQUEST) is None
+        assert await there.reserve(middle, REQUEST) == 90
 
     play(story)
 
@@ -367,7 +390,7 @@ def test_children_with_budgets_under_a_run_without_have_a_ledger_each() -> None:
         budgets = budgets_of(store)
         for run in ("r_c1", "r_c2"):
             child = running(run, root=ROOT, given=plan(tokens=100))
-            assert await budgets.reserve(child, REQUEST) is None
+            assert await budgets.reserve(child, REQUEST) == 90
             assert await store.log.last(store.subjects.state("budget", "", run)) is not None
         assert await store.log.last(store.subjects.state("budget", "", ROOT)) is None
 
@@ -390,7 +413,7 @@ def test_a_tree_without_budgets_is_read_once() -> None:
         budgets = budgets_of(server.connect("p"))
         for number in range(5):
             child = running(f"r_c{number}", root=ROOT, parent=MIDDLE)
-            assert await budgets.reserve(child, REQUEST) is None
+            assert await budgets.reserve(child, REQUEST) == 0
             await budgets.settle(child)
             await budgets.ended(child)
         plans = ["log.read"]
@@ -409,11 +432,86 @@ def test_a_dead_child_is_released_from_the_budget_in_the_middle() -> None:
         said = (Text(text="x"), uses(5, 5), answers("tool_use"), RunFinished(status="cancelled"))
         await journal(store, plan(), "r_c1", *said, root=ROOT, parent=MIDDLE)
         dead = running("r_c1", root=ROOT, parent=MIDDLE)
-        assert await budgets_of(store).reserve(dead, REQUEST) is None
+        assert await budgets_of(store).reserve(dead, REQUEST) == 90
         middle = running(MIDDLE, root=ROOT, given=given)
         budgets = budgets_of(server.connect("q"))
-        assert await budgets.reserve(middle, REQUEST) is None
+        assert await budgets.reserve(middle, REQUEST) == 90
         assert await budgets.spent(middle) == Amount(15, 10)
+
+    play(story)
+
+
+LONG = replace(REQUEST, max_tokens=0)
+"""Ten tokens in, and an agent that does not say how many out."""
+
+
+def test_a_call_that_does_not_say_how_long_its_answer_may_be_is_told() -> None:
+    async def story() -> None:
+        budgets = budgets_of(MemoryServer().connect("p"))
+        state = running(given=plan(tokens=10**6))
+        assert await budgets.reserve(state, LONG) == ASSUMED_OUTPUT_TOKENS
+        assert await budgets.reserve(state, replace(REQUEST, max_tokens=20_000)) == 20_000
+
+    play(story)
+
+
+@pytest.mark.parametrize(
+    ("limits", "longest"),
+    [({"tokens": 1000}, 990), ({"cost_micros": 1010}, 500), ({"tokens": 300}, 290)],
+)
+def test_an_answer_may_be_as_long_as_the_budget_still_pays_for(
+    limits: dict[str, int], longest: int
+) -> None:
+    async def story() -> None:
+        budgets = budgets_of(MemoryServer().connect("p"))
+        state = running(given=plan(**limits))
+        assert await budgets.reserve(state, LONG) == longest
+        spends(state, 10, longest)
+        await budgets.settle(state)
+        assert isinstance(await budgets.reserve(running_on(state), LONG), Refusal)
+
+    play(story)
+
+
+def test_a_call_is_refused_when_only_a_word_of_its_answer_would_fit() -> None:
+    async def story() -> None:
+        budgets = budgets_of(MemoryServer().connect("p"))
+        shortest = 10 + SHORTEST_ANSWER
+        assert await budgets.reserve(running(given=plan(tokens=shortest)), LONG) == SHORTEST_ANSWER
+        other = running("r_ab00000000000009", given=plan(tokens=shortest - 1))
+        assert isinstance(await budgets.reserve(other, LONG), Refusal)
+
+    play(story)
+
+
+def test_children_at_once_share_what_is_left_and_a_dead_one_gives_back_first() -> None:
+    async def story() -> None:
+        server = MemoryServer()
+        store = server.connect("p")
+        await journal(store, plan(tokens=20_000), ROOT)
+        said = (Text(text="x"), uses(5, 5), answers("tool_use"), RunFinished(status="cancelled"))
+        await journal(store, plan(), "r_c1", *said, root=ROOT)
+        children = [running(f"r_c{number}", root=ROOT) for number in range(1, 5)]
+        dead, second, third, fourth = children
+        for state in (dead, second):
+            assert await budgets_of(store).reserve(state, LONG) == ASSUMED_OUTPUT_TOKENS
+        budgets = budgets_of(server.connect("q"))
+        assert await budgets.reserve(third, LONG) == ASSUMED_OUTPUT_TOKENS
+        assert await budgets.reserve(fourth, LONG) == 20_000 - 10 - 2 * (8192 + 10) - 10
+
+    play(story)
+
+
+def test_a_run_that_an_unruly_vendor_took_over_its_limit_makes_no_more_calls() -> None:
+    async def story() -> None:
+        budgets = budgets_of(MemoryServer().connect("p"))
+        state = running(given=plan(tokens=1000))
+        assert await budgets.reserve(state, LONG) == 990
+        spends(state, 10, 30_000)
+        await budgets.settle(state)
+        refused = await budgets.reserve(running_on(state), LONG)
+        assert isinstance(refused, Refusal)
+        assert "max_tokens_total is 1000; spent are 30010" in refused.reason
 
     play(story)
 
@@ -432,9 +530,9 @@ def test_a_dead_worker_s_reservation_is_replaced_when_the_call_is_repeated() -> 
     async def story() -> None:
         server = MemoryServer()
         died = running(given=plan(tokens=100))
-        assert await budgets_of(server.connect("p")).reserve(died, REQUEST) is None
+        assert await budgets_of(server.connect("p")).reserve(died, REQUEST) == 90
         taken_over = goes_on(running(given=plan(tokens=100), epoch=2), claims())
-        assert await budgets_of(server.connect("q")).reserve(taken_over, REQUEST) is None
+        assert await budgets_of(server.connect("q")).reserve(taken_over, REQUEST) == 90
         spends(died, 10, 90)
         zombie = budgets_of(server.connect("p"))
         await zombie.settle(died)
@@ -453,10 +551,10 @@ def test_what_a_run_reserved_that_ended_unsettled_is_released_before_others_are_
         said = (Text(text="x"), uses(5, 5), answers("tool_use"))
         await journal(store, plan(), "r_c1", *said, finished, root=ROOT)
         dead = running("r_c1", root=ROOT)
-        assert await budgets_of(store).reserve(dead, REQUEST) is None
+        assert await budgets_of(store).reserve(dead, REQUEST) == 90
         other = running("r_c2", root=ROOT)
         budgets = budgets_of(server.connect("q"))
-        assert await budgets.reserve(other, REQUEST) is None
+        assert await budgets.reserve(other, REQUEST) == 90
         assert await budgets.spent(other) == Amount(0, 10)
 
     play(story)
@@ -466,7 +564,7 @@ def test_the_end_of_a_run_settles_what_another_process_reserved_for_it() -> None
     async def story() -> None:
         server = MemoryServer()
         state = running(given=plan(tokens=1000))
-        assert await budgets_of(server.connect("p")).reserve(state, REQUEST) is None
+        assert await budgets_of(server.connect("p")).reserve(state, REQUEST) == 90
         ended = running(given=plan(tokens=1000), epoch=4)
         budgets = budgets_of(server.connect("q"))
         await budgets.ended(ended)
@@ -610,7 +708,7 @@ def test_one_after_the_other_exactly_what_fits_every_budget_above_is_made(
                 )
                 for above in tree.path(run)
             )
-            assert (await budgets.reserve(state, REQUEST) is None) == fitting
+            assert (not isinstance(await budgets.reserve(state, REQUEST), Refusal)) == fitting
             if fitting:
                 spends(state, 10, data.draw(st.integers(1, 90)))
                 await budgets.settle(state)
@@ -640,16 +738,18 @@ def test_no_budget_in_a_tree_is_overrun_by_the_runs_below_it(tree: Tree, seed: i
 
         async def work(state: State) -> None:
             for _ in range(3):
-                budgets = chance.choice(processes)
-                if await budgets.reserve(state, REQUEST):
+                budgets, request = chance.choice(processes), chance.choice([REQUEST, LONG])
+                longest = await budgets.reserve(state, request)
+                if isinstance(longest, Refusal):
                     break
                 await asyncio.sleep(chance.random())
                 if chance.random() < 0.2:  # its worker dies; another takes over
                     state.epoch += 1
                     budgets = chance.choice(processes)
-                    if await budgets.reserve(state, REQUEST):
+                    longest = await budgets.reserve(state, request)
+                    if isinstance(longest, Refusal):
                         break
-                spends(state, 10, chance.randint(1, 90))
+                spends(state, 10, chance.randint(1, longest or 90))
                 await budgets.settle(state)
                 running_on(state)
             await chance.choice(processes).ended(state)

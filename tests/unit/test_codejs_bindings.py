@@ -1,8 +1,11 @@
 """Tool bindings, the program's input and its return value, as the program sees them."""
 
 import pytest
+from msgspec.structs import replace
 
 from replay.codejs import Call, Failed, Finished, Interpreter, Outcome, Program, ToolCall, run_input
+from replay.program import program_of
+from tests.stories import opens, told
 
 TOOLS = ("Memory", "Channel", "Agent", "Read", "Context", "mcp__my-server__find", "a2a__p__s")
 
@@ -103,6 +106,34 @@ def test_an_argument_must_be_an_object(argument: str) -> None:
 def test_what_json_cannot_hold_is_refused(value: str) -> None:
     text = thrown(f"Read({{ field: {value} }})")
     assert text.startswith("TypeError: Read: encoding arguments: ")
+
+
+REFUSED = [
+    ("{ x: NaN }", "NaN", '"x"', '"x"'),
+    ("{ a: [1, [Infinity]] }", "Infinity", '"a"[1][0]', "0"),
+    ("{ b: 1, a: { 'c d': [{}, { e: new Date(NaN) }] } }", "an invalid Date",
+     '"a"["c d"][1]["e"]', '"e"'),
+    ("{ a: { get x() { try { Read({ b: [[() => 1]] }) } catch (e) {} return 1n } } }", "a bigint",
+     '"a"["x"]', '"x"'),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("argument", "what", "place", "name"), REFUSED)
+def test_a_refusal_says_where_the_value_stands(
+    argument: str, what: str, place: str, name: str
+) -> None:
+    """Runs that began before it did say the last name, as ever: their programs may have read it."""
+    source = f"function run() {{ try {{ Read({argument}) }} catch (e) {{ return e.message }} }}"
+    begin = Program(source, "demo", TOOLS, {}, "s", 1_700_000_000_000)
+    for program, shown in ((begin, place), (replace(begin, whole_paths=False), name)):
+        assert Interpreter(program).advance((), time_limit_s=5) == Finished(
+            f"Read: encoding arguments: {what} at {shown} is not a JSON value"
+        )
+
+
+@pytest.mark.parametrize(("machine", "whole"), [(1, False), (2, False), (3, True)])
+def test_the_machine_of_a_run_decides_how_a_refusal_reads(machine: int, whole: bool) -> None:
+    assert program_of(told(*opens(machine=machine))).whole_paths is whole
 
 
 def test_a_refused_argument_is_no_call() -> None:

@@ -15,13 +15,13 @@ from events.commit import (
     Commit,
     FutureEvent,
     NewEvent,
-    check_all,
     decode,
     encode_commit,
     new_event,
 )
 from events.upcast import upcast
 from events.vocabulary import Event, Started, Text, ToolCall, ToolUse, Unrecognised, UserInput
+from tests.chains import check_chain
 
 
 def stored(c: int, prev: str, first_n: int, *events: Event, run: str = "r_1", epoch: int = 1):
@@ -81,7 +81,7 @@ def test_any_changed_byte_is_noticed(data: st.DataObject) -> None:
     last_hash = decode(three()[2]).hash
     messages[which] = bytes(flipped)
     try:
-        chain = check_all("r_1", commits(*messages))
+        chain = check_chain("r_1", commits(*messages))
     except (BrokenChain, FutureEvent):
         return
     assert which == 2, "only the last header has no successor that names it"
@@ -94,7 +94,7 @@ def test_any_changed_byte_is_noticed(data: st.DataObject) -> None:
 def test_dropped_swapped_and_doubled_commits_are_noticed(order: tuple[int, ...]) -> None:
     messages = three()
     with pytest.raises(BrokenChain, match="sequence"):
-        check_all("r_1", commits(*(messages[i] for i in order)))
+        check_chain("r_1", commits(*(messages[i] for i in order)))
 
 
 def test_a_commit_of_another_run_does_not_belong() -> None:
@@ -107,7 +107,7 @@ def test_an_epoch_never_goes_back() -> None:
     first, hash_ = stored(1, "", 1, Started(), epoch=5)
     second, _ = stored(2, hash_, 2, Text(text="x"), epoch=4)
     with pytest.raises(BrokenChain, match="epoch 4 after epoch 5"):
-        check_all("r_1", commits(first, second))
+        check_chain("r_1", commits(first, second))
 
 
 def test_a_large_body_is_kept_beside_the_log_and_checked_when_it_comes_back() -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from msgspec import Raw
 from msgspec.structs import replace
 
-from events.plan import Compaction, Pair, RunPlan
+from events.plan import Budget, Compaction, Pair, RunPlan
 from events.vocabulary import (
     AwaitingInput,
     AwaitingInputBody,
@@ -20,6 +20,7 @@ from events.vocabulary import (
     ContextCompaction,
     Error,
     Event,
+    ModelAnswered,
     ModelSwitched,
     RunAmended,
     Text,
@@ -44,7 +45,15 @@ from replay.compaction import (
 from replay.compaction_proof import failure
 from replay.conversation import Message, ToolResult, ToolUse
 from replay.history import conversation_after
-from replay.machine import AwaitInput, CallModel, Compact, Finish, closing, next_effect
+from replay.machine import (
+    MACHINE_VERSION,
+    AwaitInput,
+    CallModel,
+    Compact,
+    Finish,
+    closing,
+    next_effect,
+)
 from replay.state import Phase, State
 from replay.verify import verify
 from tests.stories import (
@@ -57,6 +66,7 @@ from tests.stories import (
     opens,
     results,
     says,
+    stumbles,
     told,
 )
 
@@ -292,6 +302,43 @@ def test_a_request_of_the_model_compacts_once_and_without_being_enabled() -> Non
     assert next_effect(state) == Compact("self")
     state = told(*story, *compacts(state, "self"), plan=own)
     assert next_effect(state) == CallModel(1, 1)
+
+
+@pytest.mark.parametrize(
+    ("machine", "model"), [(1, "m-small"), (2, "m-small"), (MACHINE_VERSION, "m-2")]
+)
+def test_after_a_fallback_the_model_that_serves_writes_the_summary(
+    machine: int, model: str
+) -> None:
+    own = plan(model="m-small")
+    before = told(*opens(machine=machine), plan=own)
+    assert summariser(before) == Pair("mock", "m-small")
+    switched = ModelSwitched(provider="other", model="m-2")
+    assert summariser(goes_on(before, stumbles(), switched)) == Pair("other", model)
+    back = ModelSwitched(provider="mock", model="m-3")
+    assert summariser(goes_on(before, stumbles(), back)) == Pair("mock", "m-small")
+
+
+def test_a_summary_under_a_budget_is_proven_with_its_bound() -> None:
+    begun, turns = opens("the task"), rounds(2)
+    bounded = replace(AUTO, budget=Budget(tokens=10**6))
+    turns = [replace(e, max_tokens=70) if isinstance(e, ModelAnswered) else e for e in turns]
+    state = told(*begun, *turns, plan=bounded)
+    made, shown = compacts(state, "auto")
+    division = cut(state, "auto")
+    assert isinstance(made, CompactionMade)
+    assert division is not None
+    asked = summary_request(state, division, max_tokens=90)
+    assert asked.max_tokens == 90
+    made = replace(made, request=summary_hash(asked), max_tokens=90)
+    for plan_, event, difference in (
+        (bounded, made, ""),
+        (bounded, replace(made, max_tokens=0), "request hash"),
+        (AUTO, made, "the run has none"),
+    ):
+        groups = (begun, turns if plan_ is bounded else rounds(2), [event, shown])
+        assert difference in verify(plan_, committed(*groups, plan=plan_)).difference
+        assert difference or verify(plan_, committed(*groups, plan=plan_)).ok
 
 
 def test_a_failed_or_blank_summary_changes_nothing_and_is_tried_again_one_turn_later() -> None:

@@ -15,11 +15,15 @@ from loomcycle.admission import Admission, ended
 from loomcycle.cluster import Cluster, Member
 from loomcycle.journal import Fenced, RunJournal, withdraw
 from loomcycle.live import Delta, LiveRuns
+from loomcycle.loading import Plans, load
+from loomcycle.masking import Redaction
 from loomcycle.memory import writes
 from loomcycle.memory.rows import Address
 from loomcycle.memory.store import RowStore
 from loomcycle.memory.writes import Write
+from loomcycle.redaction import Redactor
 from loomcycle.starts import StartItem
+from loomcycle.taking import user_turn
 from replay.fold import fold
 from replay.machine import Finish, closing
 from replay.state import State
@@ -27,6 +31,7 @@ from tests.stories import PLAN, cancels, opens
 
 RUN = "r_ab00000000000001"
 TENANT = "acme"
+SECRETS = ("correct-horse-battery", "staple-of-the-second-message")
 
 
 class Nobody:
@@ -35,8 +40,15 @@ class Nobody:
 
 
 def journal(
-    store: EventStore, worker: str, state: State | None = None, journal_seq: int = 0
+    store: EventStore,
+    worker: str,
+    state: State | None = None,
+    journal_seq: int = 0,
+    *,
+    masked: bool = False,
 ) -> RunJournal:
+    credentials = {f"c{n}": text for n, text in enumerate(SECRETS)}
+    masker = Redaction(Redactor([], shapes=False)).for_run(credentials)
     return RunJournal(
         store,
         state or State(PLAN),
@@ -46,6 +58,7 @@ def journal(
         epoch=0,
         now_ns=time.time_ns,
         observer=Nobody(),
+        masker=masker if masked else None,
         journal_seq=journal_seq,
     )
 
@@ -91,6 +104,41 @@ async def test_a_closing_commit_behind_another_owners_is_refused() -> None:
     with pytest.raises(Fenced):
         await stale.commit(closing(stale.state, Finish("cancelled", "enough")))
     assert len(await store.log.read(store.subjects.journal(TENANT, RUN))) == 2
+
+
+async def test_a_fenced_owner_leaves_the_secrets_of_the_next_one_alone() -> None:
+    """Both take up one parked run; the first saw one message in its inbox, the second two."""
+    server = MemoryServer()
+    gateway = server.connect("gateway")
+    plans = Plans(gateway)
+    opening = opens(tenant=TENANT, plan=await plans.put(PLAN))
+    beginner = journal(gateway, "w0")
+    for event in opening:
+        beginner.stage(event)
+    await beginner.commit()
+    owners = []
+    for worker, words in (("w1", SECRETS[:1]), ("w2", SECRETS)):
+        store = server.connect(worker)
+        loaded = await load(store, plans, TENANT, RUN)
+        assert loaded is not None
+        owner = journal(store, worker, loaded.state, loaded.journal_seq, masked=True)
+        owner.stage(RunClaimed(worker=worker))
+        for text in words:
+            owner.stage(user_turn(f"use {text}"))
+        owners.append(owner)
+    stale, current = owners
+    await current.commit()
+    with pytest.raises(Fenced):
+        await stale.commit()
+
+    stored = await gateway.log.read(gateway.subjects.journal(TENANT, RUN))
+    assert not any(text.encode() in message.data for message in stored for text in SECRETS)
+    third = await load(gateway, plans, TENANT, RUN, secrets=True)
+    assert third is not None
+    assert third.plain == current.plain
+    assert [e.payload[0].content[0].text for e in third.plain.values()] == [  # type: ignore[attr-defined]
+        f"use {text}" for text in SECRETS
+    ]
 
 
 async def test_an_effect_that_the_next_owner_had_is_not_had_again() -> None:

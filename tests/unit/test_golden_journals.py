@@ -13,10 +13,11 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from events.commit import BrokenChain, JournalError, check_all, decode
+from events.commit import BrokenChain, JournalError, decode
 from events.vocabulary import TYPES
 from loomcycle import __version__
 from replay.verify import Report
+from tests.chains import check_chain
 from tests.golden.facts import Facts, facts_of, proof_of
 from tests.golden.format import Golden, files, read
 from tests.golden.playback import store_of
@@ -61,14 +62,14 @@ def test_the_chain_holds_from_the_first_commit_to_the_last(path: Path) -> None:
     golden = golden_of(path)
     for run in {commit.run for commit in golden.commits}:
         commits = [decode(c.data.encode(), c.seq) for c in golden.journal(run)]
-        chain = check_all(run, commits)
+        chain = check_chain(run, commits)
         assert chain.n == sum(len(commit.bodies) for commit in commits)
     assert golden.expected.facts.state.hash == chain_end(golden)
 
 
 def chain_end(golden: Golden) -> str:
     run = golden.expected.run
-    return check_all(run, [decode(c.data.encode(), c.seq) for c in golden.journal(run)]).hash
+    return check_chain(run, [decode(c.data.encode(), c.seq) for c in golden.journal(run)]).hash
 
 
 @every_journal
@@ -115,7 +116,7 @@ def test_no_byte_of_a_commit_can_change_unnoticed(path: Path) -> None:
             forged = replace(stored, data=stored.data[:at] + other + stored.data[at + 1 :])
             changed = [*journal[:place], forged, *journal[place + 1 :]]
             with pytest.raises(JournalError):
-                check_all(run, [decode(c.data.encode(), c.seq) for c in changed])
+                check_chain(run, [decode(c.data.encode(), c.seq) for c in changed])
 
 
 @every_journal
@@ -125,7 +126,7 @@ def test_a_lost_commit_is_noticed_by_the_next_one(path: Path) -> None:
     commits = [decode(c.data.encode(), c.seq) for c in golden.journal(run)]
     for place in range(len(commits) - 1):
         with pytest.raises(BrokenChain):
-            check_all(run, commits[:place] + commits[place + 1 :])
+            check_chain(run, commits[:place] + commits[place + 1 :])
 
 
 @every_journal

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import Raw, Struct
 
+from gateways.http import bodies
 from gateways.http.bodies import MIB, JsonBody, first_value, read_body
 from gateways.http.errors import ClientGone, Refusal
 from loomcycle.commands.requests import RunRequest
@@ -58,11 +59,39 @@ async def test_a_longer_body_is_refused_in_the_words_clients_know() -> None:
     assert caught.value.status == 400
 
 
-async def test_a_declared_length_over_the_limit_is_refused_before_anything_is_read() -> None:
-    client = AsgiClient("POST", headers={"Content-Length": str(MIB + 1)}, body=[b"x", b"y"])
+@pytest.mark.parametrize("headers", [{}, {"Content-Length": str(3 * MIB)}])
+async def test_the_rest_of_a_body_that_is_too_long_is_taken(headers: dict[str, str]) -> None:
+    """Or closing would reset the connection of a client that has not read its answer yet."""
+    client = AsgiClient("POST", headers=headers, body=[b"x" * MIB] * 3)
+    with pytest.raises(Refusal, match="too large"):
+        await read_body(client.scope, client.receive, MIB)
+    client.leave()
+    assert (await client.receive())["type"] == "http.disconnect"
+
+
+async def test_a_client_that_asks_first_is_refused_before_anything_is_read() -> None:
+    headers = {"Content-Length": str(MIB + 1), "Expect": "100-continue"}
+    client = AsgiClient("POST", headers=headers, body=[b"x", b"y"])
     with pytest.raises(Refusal, match="too large"):
         await read_body(client.scope, client.receive, MIB)
     assert (await client.receive())["body"] == b"x"
+
+
+async def test_of_an_endless_body_only_so_much_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bodies, "UNREAD_BYTES", 4)
+    client = AsgiClient("POST", body=[b"too long", b"12", b"34", b"left", b""])
+    with pytest.raises(Refusal, match="too large"):
+        await read_body(client.scope, client.receive, 1)
+    assert (await client.receive())["body"] == b"left"
+
+
+async def test_for_the_rest_of_a_stalled_body_nobody_waits_long(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(bodies, "UNREAD_S", 0.001)
+    client = AsgiClient("POST", headers={"Content-Length": "9"}, body=[])
+    with pytest.raises(Refusal, match="too large"):
+        await read_body(client.scope, client.receive, 1)
 
 
 async def test_a_client_that_leaves_while_sending_is_noticed() -> None:

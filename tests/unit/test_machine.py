@@ -23,8 +23,10 @@ from replay import conversation
 from replay.fold import Misplaced, apply_commit, fold
 from replay.history import NO_RESULT, own_messages
 from replay.machine import (
+    MACHINE_VERSION,
     MAX_IDLE_CLAIMS,
     MOVES,
+    AwaitInput,
     CallModel,
     CallTools,
     Finish,
@@ -45,6 +47,7 @@ from tests.stories import (
     committed,
     costs,
     fails,
+    goes_on,
     opens,
     results,
     says,
@@ -137,6 +140,58 @@ def test_the_turn_cap_ends_the_run_after_its_tools() -> None:
     assert next_effect(state) == Finish("completed", "max_iterations")
 
 
+ONE_TURN = replace(PLAN, max_iterations=1)
+LATE = [Text(text="one"), answers(), says("and also", inbox="i_1")]
+"""Input that came while the model spoke for the last time that its plan permits."""
+
+
+def test_the_turn_cap_leaves_room_for_an_answer_to_the_last_input() -> None:
+    state = told(*opens(), *LATE, plan=ONE_TURN)
+    assert next_effect(state) == CallModel(1, 1)
+    goes_on(state, Text(text="two"), answers("max_tokens"))
+    assert next_effect(state) == Finish("completed", "max_tokens")
+
+
+def test_an_input_between_the_last_tools_and_the_cap_is_answered() -> None:
+    story = [calls("t1"), answers("tool_use"), results("t1"), says("and also", inbox="i_1")]
+    state = told(*opens(), *story, plan=ONE_TURN)
+    assert next_effect(state) == CallModel(1, 1)
+
+
+def test_an_input_beyond_the_turn_cap_gets_one_turn() -> None:
+    story = [*LATE, calls("t1"), answers("tool_use"), results("t1")]
+    state = told(*opens(), *story, plan=ONE_TURN)
+    assert next_effect(state) == Finish("completed", "max_iterations")
+
+
+@pytest.mark.parametrize("machine", [1, 2])
+def test_older_machines_end_at_their_cap_whatever_was_said(machine: int) -> None:
+    state = told(*opens(machine=machine), *LATE, plan=ONE_TURN)
+    assert next_effect(state) == Finish("completed", "max_iterations")
+
+
+def test_an_interactive_run_ends_at_its_cap_and_takes_no_input_that_it_could_not_answer() -> None:
+    state = told(*opens(interactive=True), answers(), plan=ONE_TURN)
+    assert next_effect(state) == Finish("completed", "max_iterations")
+    goes_on(state, says("in time", inbox="i_1"))
+    assert next_effect(state) == CallModel(1, 1)
+    before = told(*opens(interactive=True, machine=2), answers(), plan=ONE_TURN)
+    assert isinstance(next_effect(before), AwaitInput)
+
+
+@pytest.mark.parametrize("machine", [2, 3])
+def test_an_end_at_the_cap_is_proven_by_the_rule_of_its_machine(machine: int) -> None:
+    opening, more = opens(machine=machine), [Text(text="two"), costs(), answers()]
+    story = [opening, LATE, more if machine == 3 else []]
+    state = told(*(event for group in story for event in group), plan=ONE_TURN)
+    finish = next_effect(state)
+    assert isinstance(finish, Finish)
+    groups = [*story[:2], [*story[2], *closing(state, finish)]]
+    assert verify(ONE_TURN, committed(*groups, plan=ONE_TURN)).difference == ""
+    other = [replace(opening[0], machine=5 - machine), *opening[1:]]
+    assert not verify(ONE_TURN, committed(other, *groups[1:], plan=ONE_TURN)).ok
+
+
 def test_a_run_claimed_too_often_without_progress_fails() -> None:
     many = [claims() for _ in range(MAX_IDLE_CLAIMS)]
     assert next_effect(told(*opens(), *many)) == CallModel(0, 1)
@@ -153,6 +208,16 @@ def test_a_repeated_model_call_forgets_what_the_first_one_had_shown() -> None:
         *opens(), Text(text="par"), claims(), again, Text(text="all", attempt=2), answers()
     )
     assert state.messages[-1].blocks == (conversation.Text("all"),)
+
+
+@pytest.mark.parametrize(("machine", "cached"), [(1, True), (2, True), (MACHINE_VERSION, False)])
+def test_an_untrusted_block_of_the_system_is_never_cached(machine: int, cached: bool) -> None:
+    blocks = tuple(
+        ContentBlock(kind, "x", cacheable=True) for kind in ("trusted-text", "untrusted-block")
+    )
+    started, _, last = opens(machine=machine)
+    state = told(started, UserInput(payload=(Segment("system", blocks),)), last)
+    assert [block.cacheable for block in state.system] == [True, cached]
 
 
 def test_nothing_is_left_to_do_after_the_end() -> None:

@@ -12,6 +12,7 @@ from events.content import ContentBlock, Segment
 from events.log import EventStore
 from events.memory_store import MemoryServer
 from events.vocabulary import (
+    AnswerRejected,
     BudgetRefused,
     CallPrepared,
     ChildFinished,
@@ -27,6 +28,7 @@ from events.vocabulary import (
     InterruptionBody,
     InterruptionPending,
     InterruptNotified,
+    ModelAnswered,
     ModelAttemptFailed,
     OutputRejected,
     ProviderFallback,
@@ -35,10 +37,14 @@ from events.vocabulary import (
     SpawnChildResult,
     Started,
     Text,
+    ToolCall,
+    ToolUse,
+    Usage,
+    UsageTotals,
     UserInput,
 )
 from loomcycle.journal import RunJournal
-from loomcycle.masking import Redaction, RunMasker, plain_messages, unmasked
+from loomcycle.masking import Redaction, RunMasker, plain_messages, tool_name, unmasked
 from loomcycle.redaction import Redactor
 from replay.compaction import cut, summary_hash, summary_request
 from replay.request import model_request
@@ -51,7 +57,11 @@ SHAPED = "ghp_" + "a1B2" * 9
 
 
 def masker() -> RunMasker:
-    return Redaction(Redactor([], shapes=True)).for_run({"db": EXACT})
+    return masker_of(EXACT)
+
+
+def masker_of(*values: str) -> RunMasker:
+    return Redaction(Redactor([], shapes=True)).for_run({value: value for value in values})
 
 
 def asked(text: str) -> InterruptionPending:
@@ -95,8 +105,19 @@ BOTH = [
     ),
 ]
 
+
+def tokens(model: str) -> UsageTotals:
+    return UsageTotals(input_tokens=1, output_tokens=1, model=model)
+
+
 EXACT_ONLY = [
+    lambda s: CompactionMade(request="", trigger="auto", kept_from=1, usage=tokens(s)),
+    lambda s: CompactionSkipped(trigger="auto", reason="", usage=tokens(s)),
+    lambda s: ModelAnswered(request="", iteration=0, stop_reason=s),
+    lambda s: ModelAnswered(request="", iteration=0, model=s, reasoning=s),
+    lambda s: Usage(usage=tokens(s)),
     lambda s: CompactionMade(request="", trigger="auto", kept_from=1, pinned=s),
+    lambda s: AnswerRejected(text=s),
     lambda s: OutputRejected(error=s),
 ]
 
@@ -121,6 +142,29 @@ def test_an_event_without_secrets_is_the_same_object(made: Any) -> None:
     assert masker().mask(event) is event
 
 
+@pytest.mark.parametrize("word", ["end_turn", "tool_use", "max_tokens"])
+def test_a_stop_reason_that_the_machine_goes_by_is_no_secret(word: str) -> None:
+    event = ModelAnswered(request="", iteration=0, stop_reason=word)
+    assert Redaction(Redactor([], shapes=True)).for_run({"odd": word}).mask(event) is event
+
+
+def test_the_keys_of_arguments_are_masked_by_exact_values_only() -> None:
+    use = ToolUse("t", "Read", Raw(msgspec.json.encode({EXACT: {f"{EXACT}-2": 1}, SHAPED: 2})))
+    masked = masker().mask(ToolCall(tool_use=use))
+    assert isinstance(masked, ToolCall)
+    assert msgspec.json.decode(masked.tool_use.input) == {
+        "[redacted:credential]": {"[redacted:credential]-2": 1},
+        SHAPED: 2,
+    }
+
+
+async def test_a_tool_is_not_named_by_a_secret_unless_it_is_one_of_the_run() -> None:
+    journal = journal_of(MemoryServer().connect("p"), masker_of("Read", EXACT))
+    assert tool_name("Read", journal) == "Read"
+    assert tool_name("Write", journal) == "Write"
+    assert tool_name(f"get {EXACT}!", journal) == "get_redacted_credential"
+
+
 @pytest.mark.parametrize("secret", [EXACT, SHAPED])
 def test_edited_arguments_are_masked_as_the_arguments_of_the_call_that_they_become(
     secret: str,
@@ -143,7 +187,7 @@ class Nobody:
         pass
 
 
-def journal_of(store: EventStore) -> RunJournal:
+def journal_of(store: EventStore, masks: RunMasker | None = None) -> RunJournal:
     return RunJournal(
         store,
         State(PLAN),
@@ -153,7 +197,7 @@ def journal_of(store: EventStore) -> RunJournal:
         epoch=1,
         now_ns=lambda: 1,
         observer=Nobody(),
-        masker=masker(),
+        masker=masks or masker(),
     )
 
 

@@ -52,6 +52,7 @@ def test_the_fold_equals_a_plain_dictionary(
         live = {k: v for k, (v, expiry) in model.items() if expiry is None or expiry > now}
         used = sum(len(k.encode()) + len(v) for k, v in live.items() if k != other)
         assert rows.used(now, without=other) == used
+        assert rows.live_keys(now) == len(live)
         matching = sorted((k for k in live if k.startswith(prefix)), key=str.encode)
         page = rows.page(prefix, limit, now)
         assert [(k, row.value) for k, row in page.entries] == [

@@ -13,13 +13,34 @@ from hypothesis import strategies as st
 from msgspec import Raw
 from msgspec.structs import replace
 
-from events.plan import decode_plan, encode_plan
-from events.vocabulary import Event, OutputRejected, Text
-from replay.machine import AwaitInput, Finish, RejectOutput, closing, next_effect
+from events.plan import RunPlan, decode_plan, encode_plan
+from events.vocabulary import AnswerRejected, Event, OutputRejected, Text
+from replay.machine import (
+    MACHINE_VERSION,
+    NO_ANSWER,
+    AwaitInput,
+    CallModel,
+    Finish,
+    RejectOutput,
+    closing,
+    next_effect,
+    rejection,
+)
 from replay.output import MAX_DEPTH, MAX_PROBLEM, TOO_DEEP, problem, schema_problem
 from replay.request import model_request
 from replay.verify import verify
-from tests.stories import PLAN, answers, committed, costs, opens, told
+from tests.stories import (
+    PLAN,
+    answers,
+    calls,
+    committed,
+    costs,
+    goes_on,
+    opens,
+    results,
+    says,
+    told,
+)
 
 PERSON: dict[str, Any] = {
     "type": "object",
@@ -150,10 +171,11 @@ def test_a_plan_keeps_its_schema_byte_for_byte() -> None:
     assert decode_plan(encode_plan(PLAN)[1]) == PLAN
 
 
-def rejected() -> OutputRejected:
-    effect = next_effect(told(*opens(), *WRONG, plan=STRICT))
+def rejected(machine: int = MACHINE_VERSION) -> Event:
+    state = told(*opens(machine=machine), *WRONG, plan=STRICT)
+    effect = next_effect(state)
     assert isinstance(effect, RejectOutput)
-    return OutputRejected(error=effect.error)
+    return rejection(state, effect)
 
 
 def test_an_answer_that_fits_ends_the_run() -> None:
@@ -182,14 +204,74 @@ def test_an_interactive_run_with_a_fitting_answer_waits_for_the_next_input() -> 
     assert isinstance(next_effect(state), AwaitInput)
 
 
-def test_a_repaired_run_is_proven_and_a_forged_rejection_is_not() -> None:
-    story = [opens(), [*WRONG, rejected()], RIGHT]
-    state = told(*(event for group in story for event in group), plan=STRICT)
+ONCE = replace(STRICT, max_iterations=1)
+TOOLS: list[Event] = [calls("t1"), costs(), answers("tool_use"), results("t1")]
+
+
+def test_the_repair_is_allowed_beyond_the_turn_cap() -> None:
+    state = told(*opens(), *WRONG, rejected(), plan=ONCE)
+    assert next_effect(state) == CallModel(1, 1)
+    goes_on(state, *RIGHT)
+    assert next_effect(state) == Finish("completed", "end_turn")
+
+
+def test_a_repair_beyond_the_cap_that_does_not_fit_fails_the_run() -> None:
+    finish = next_effect(told(*opens(), *WRONG, rejected(), *WRONG, plan=ONCE))
+    assert isinstance(finish, Finish)
+    assert (finish.status, finish.stop_reason) == ("failed", "output_invalid")
+
+
+@pytest.mark.parametrize("story", [TOOLS, [*WRONG, rejected(), *TOOLS]])
+def test_a_run_without_an_answer_at_its_cap_fails(story: list[Event]) -> None:
+    finish = next_effect(told(*opens(), *story, plan=ONCE))
+    assert finish == Finish("failed", "output_invalid", NO_ANSWER)
+
+
+@pytest.mark.parametrize("machine", [1, 2])
+@pytest.mark.parametrize("story", [TOOLS, [*WRONG, rejected(2)]])
+def test_older_machines_are_content_at_their_cap(story: list[Event], machine: int) -> None:
+    state = told(*opens(machine=machine), *story, plan=ONCE)
+    assert next_effect(state) == Finish("completed", "max_iterations")
+
+
+def test_each_input_has_a_repair_of_its_own() -> None:
+    first = [*WRONG, rejected(), *RIGHT, says("Another.", inbox="i_1")]
+    state = told(*opens(interactive=True), *first, *WRONG, plan=STRICT)
+    assert isinstance(next_effect(state), RejectOutput)
+    goes_on(state, rejected(), *WRONG)
+    assert isinstance(next_effect(state), Finish)
+
+
+def test_older_machines_repair_once_a_run() -> None:
+    first = [*WRONG, rejected(2), *RIGHT, says("Another.", inbox="i_1")]
+    state = told(*opens(interactive=True, machine=2), *first, *WRONG, plan=STRICT)
+    assert isinstance(next_effect(state), Finish)
+
+
+@pytest.mark.parametrize("machine", [2, MACHINE_VERSION])
+@pytest.mark.parametrize("plan", [STRICT, replace(STRICT, max_iterations=2)])
+def test_a_repaired_run_is_proven_and_a_forged_rejection_is_not(
+    plan: RunPlan, machine: int
+) -> None:
+    opening, told_off = opens(machine=machine), rejected(machine)
+    story = [opening, [*WRONG, told_off], RIGHT]
+    state = told(*(event for group in story for event in group), plan=plan)
     finish = next_effect(state)
     assert isinstance(finish, Finish)
     ended = [*story[:2], [*RIGHT, *closing(state, finish)]]
-    assert verify(STRICT, committed(*ended, plan=STRICT)).difference == ""
-    forged = [opens(), [*WRONG, OutputRejected(error="whatever")]]
-    assert "another reason" in verify(STRICT, committed(*forged, plan=STRICT)).difference
-    needless = [opens(), [*RIGHT, OutputRejected(error="whatever")]]
-    assert "rejected where" in verify(STRICT, committed(*needless, plan=STRICT)).difference
+    assert verify(plan, committed(*ended, plan=plan)).difference == ""
+    assert "another reason" in difference(plan, opening, [*WRONG, made_up(told_off)])
+    assert "rejected where" in difference(plan, opening, [*RIGHT, made_up(told_off)])
+    other = rejected(MACHINE_VERSION + 2 - machine)
+    assert "the rejection is derived as" in difference(plan, opening, [*WRONG, other])
+
+
+def made_up(event: Event) -> Event:
+    """A rejection of this kind, for a reason that is none."""
+    if isinstance(event, AnswerRejected):
+        return AnswerRejected(text="whatever")
+    return OutputRejected(error="whatever")
+
+
+def difference(plan: RunPlan, *groups: list[Event]) -> str:
+    return verify(plan, committed(*groups, plan=plan)).difference

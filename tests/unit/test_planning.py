@@ -57,6 +57,36 @@ def test_a_request_overrides_compaction_field_by_field(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("inherited", "of", "model"),
+    [
+        (Compaction(model="above"), "mock", "above"),
+        (Compaction(model="above"), "openai", "own"),
+        (Compaction(model=""), "", ""),
+        (Compaction(keep_last_n=1), "", "own"),
+        (None, "", "own"),
+    ],
+)
+def test_a_parent_s_model_for_summaries_counts_where_its_provider_serves(
+    tmp_path: Path, inherited: Compaction | None, of: str, model: str
+) -> None:
+    narrowing = Narrowing(inherited=inherited, inherited_from=of)
+    plan = planned(tmp_path, "compaction: {model: own, keep_last_n: 6}", narrowing=narrowing)
+    assert plan.compaction.model == model
+
+
+def test_what_a_spawn_sets_wins_over_its_parent_and_that_over_the_agent(tmp_path: Path) -> None:
+    narrowing = Narrowing(
+        compaction=Compaction(model="spawned"),
+        inherited=Compaction(model="above", keep_last_n=1, enabled=True),
+        inherited_from="openai",
+    )
+    own = "compaction: {model: own, keep_last_n: 6, autocompact_at_pct: 60}"
+    assert planned(tmp_path, own, narrowing=narrowing).compaction == Compaction(
+        model="spawned", keep_last_n=1, enabled=True, autocompact_at_pct=60
+    )
+
+
 def test_nothing_given_changes_nothing() -> None:
     own = Compaction(keep_last_n=2)
     assert merge_compaction(own, None) == merge_compaction(own, Compaction()) == own

@@ -236,7 +236,15 @@ def json_masked(document: str, exact_only: bool = False) -> str:
     ("document", "expected"),
     [
         (f'{{"b": "{SECRET}", "a": [1, null]}}', '{"a":[1,null],"b":"[redacted:A_KEY]"}'),
-        (f'{{"{SECRET}": "x"}}', f'{{"{SECRET}": "x"}}'),
+        (f'{{"{SECRET}": "x"}}', '{"[redacted:A_KEY]":"x"}'),
+        (f'[{{"a {SECRET}": {{"{SECRET}": 1.0}}}}]',
+         '[{"a [redacted:A_KEY]":{"[redacted:A_KEY]":1.0}}]'),
+        (f'{{"{SECRET}": 1, "[redacted:A_KEY]": 2}}',
+         '{"[redacted:A_KEY]":2,"[redacted:A_KEY] (2)":1}'),
+        ('{"' + "".join(f"\\u{ord(c):04x}" for c in SECRET) + '": 1}', '{"[redacted:A_KEY]":1}'),
+        (f'{{"a": {{"{SECRET}": 1}}, "a": 1}}', '{"a":1}'),
+        ('{"token=abc": 1}', '{"token=abc": 1}'),
+        ('{"token=abc": "token=abc"}', '{"token=abc":"token=[redacted]"}'),
         (f'"{SECRET}"', '"[redacted:A_KEY]"'),
         (f'["{SECRET}", 12345678901234567890, 1.0, 1e400, -0, 1E+2]',
          '["[redacted:A_KEY]",12345678901234567890,1.0,1e400,-0,1E+2]'),
@@ -256,6 +264,31 @@ def json_masked(document: str, exact_only: bool = False) -> str:
 )  # fmt: skip
 def test_json_documents(document: str, expected: str) -> None:
     assert json_masked(document) == expected
+
+
+def test_a_key_that_is_a_secret_is_reported_as_a_mask() -> None:
+    _, masks = redactor(A_KEY=SECRET).redact_json(f'{{"{SECRET}": 1}}'.encode())
+    assert masks == (Mask("[redacted:A_KEY]", SECRET),)
+
+
+def test_keys_of_several_credentials_stay_several() -> None:
+    run = redactor().for_run({"a": "first-one", "b": "second-one", "c": "third-one"})
+    document = b'{"third-one": 3, "first-one": 1, "second-one": 2}'
+    once, _ = run.redact_json(document, exact_only=True)
+    credential = "[redacted:credential]"
+    assert json.loads(once) == {credential: 1, f"{credential} (2)": 2, f"{credential} (3)": 3}
+    assert run.redact_json(once) == (once, ())
+
+
+def test_a_word_is_clean_when_no_known_value_is_in_it_however_often_it_is_asked() -> None:
+    run = redactor(A_KEY=SECRET)
+    for _ in range(2):
+        assert run.is_clean_word("gpt-fake-1")
+        assert not run.is_clean_word(f"gpt-{SECRET}")
+        assert run.is_clean_word("x" * 10_000)
+    for number in range(5000):
+        assert run.is_clean_word(f"model-{number}")
+    assert not run.is_clean_word(SECRET)
 
 
 def test_shapes_are_left_alone_in_json_when_only_exact_values_count() -> None:
@@ -381,30 +414,34 @@ _json_values = st.recursive(
         st.text(max_size=8), st.sampled_from([SECRET, f"x{SECRET}", "token=abc", "\\/"]),
     ),
     lambda inner: st.one_of(
-        st.lists(inner, max_size=4), st.dictionaries(st.text(max_size=4), inner, max_size=4)
+        st.lists(inner, max_size=4),
+        st.dictionaries(st.one_of(st.text(max_size=4), st.just(SECRET)), inner, max_size=4),
     ),
     max_leaves=12,
 )  # fmt: skip
 
 
-def _leaves_masked(run: Redactor, node: object) -> object:
+def _all_masked(run: Redactor, node: object) -> object:
     match node:
         case str():
             return run.redact(node)[0]
         case list():
-            return [_leaves_masked(run, item) for item in node]
+            return [_all_masked(run, item) for item in node]
         case dict():
-            return {key: _leaves_masked(run, value) for key, value in node.items()}
+            return {
+                run.redact(key, exact_only=True)[0]: _all_masked(run, value)
+                for key, value in node.items()
+            }
         case _:
             return node
 
 
 @given(_json_values, st.booleans())
-def test_json_keeps_everything_but_its_string_leaves(value: object, ascii_only: bool) -> None:
+def test_json_keeps_everything_but_its_strings_and_keys(value: object, ascii_only: bool) -> None:
     run = redactor(A_KEY=SECRET)
     document = json.dumps(value, ensure_ascii=ascii_only).encode()
     got, masks = run.redact_json(document)
-    expected = _leaves_masked(run, value)
+    expected = _all_masked(run, value)
     assert json.loads(got) == expected
     if expected == value:
         assert (got, masks) == (document, ())

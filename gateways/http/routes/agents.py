@@ -178,14 +178,14 @@ class Agents:
         return run.last_commit_ns
 
     async def _model(self, run: Run) -> tuple[str, str]:
-        """(model, provider): as used, or as resolved while no usage was reported."""
-        if run.model or not run.plan:
+        """(model, provider): as used, or as resolved where no usage has told it."""
+        if (run.model and run.provider) or not run.plan:
             return run.model, run.provider
         try:
             plan = await self._runtime.services.plans.get(run.plan)
         except (LogError, KeyError):
             return run.model, run.provider
-        return plan.model, plan.provider
+        return run.model or plan.model, run.provider or plan.provider
 
 
 async def _reason(request: Request) -> str:

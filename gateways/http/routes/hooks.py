@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from events.frames import rfc3339
 from gateways.http.authentication import principal_of
-from gateways.http.bodies import JsonBody
+from gateways.http.bodies import MIB, JsonBody, read_body
 from gateways.http.endpoint import Answer, Endpoint
 from gateways.http.errors import Refusal
 from gateways.http.replies import JsonReply, json_error
@@ -66,10 +66,8 @@ class Hooks:
     async def register(self, request: Request) -> Response:
         """``POST /v1/hooks``."""
         try:
-            wanted = await self._body.read(request.scope, request.receive)
+            wanted = self._body.decode(await read_body(request.scope, request.receive, MIB))
         except Refusal as refusal:
-            if refusal.status != 400:
-                raise
             return json_error(400, "invalid_json", str(refusal))
         return JsonReply(
             Registered(await self._hooks.register(wanted, principal_of(request.scope)))
