@@ -32,6 +32,7 @@ from loomcycle.errors import Backpressure, UserQuotaExhausted
 from loomcycle.feed import FeedFrame, RunFeed
 from loomcycle.journal import withdraw
 from loomcycle.ownership import CREDENTIALS
+from loomcycle.readers import DISCONNECTED
 from loomcycle.services import Services
 from loomcycle.starts import Start, StartItem, pack
 from loomcycle.worker import Worker
@@ -125,7 +126,7 @@ class Promises:
                 await self._queue(place, feed)
             return await self._first_frames(place, feed)
         except asyncio.CancelledError:
-            self._take_back(place, "client disconnected")
+            self._take_back(place, DISCONNECTED)
             raise
         except LogError:
             self._take_back(place, "log unavailable")
@@ -251,10 +252,14 @@ class Promises:
             await self._services.store.seals.delete(run_id)
 
     async def _withdraw_quietly(self, item: StartItem, seq: int, reason: str) -> None:
-        """Withdraw, or cancel what began after all; repeated until the log answers."""
+        """Withdraw, or cancel what began after all; repeated until the log answers.
+
+        A run that goes on without readers outlives a client that left, not one that was refused.
+        """
+        unwanted = item.reader == "cancel" or reason != DISCONNECTED
         for attempt in itertools.count():
             try:
-                if not await self._withdraw(item, seq, reason) and item.reader == "cancel":
+                if not await self._withdraw(item, seq, reason) and unwanted:
                     await cancel_run(self._services, item.tenant, item.run, reason)
                 return
             except LogError as cause:

@@ -265,7 +265,10 @@ async def _events_in_log(store: EventStore) -> tuple[int, dict[str, int]]:
     count = 0
     try:
         ends = await store.log.ends([f"RUNS-{k}" for k in range(4)])
-        ends = {stream: end for k, (stream, end) in enumerate(ends.items()) if end > k * 2**38}
+        begins = [max(1, k * 2**38) for k in range(4)]
+        ends = {
+            s: end for begin, (s, end) in zip(begins, ends.items(), strict=True) if end >= begin
+        }
         for stream, end in ends.items():
             async for batch in store.log.tail(stream):
                 count += sum(

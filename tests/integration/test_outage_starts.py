@@ -96,7 +96,7 @@ def _ending(commits: Sequence[Commit]) -> str:
 async def test_a_start_that_was_told_503_never_runs_when_the_log_is_back(
     tmp_path: Path, nats: NatsServer
 ) -> None:
-    with deployment(tmp_path / "deployment", nats) as made:
+    with deployment(tmp_path / "deployment", nats, max_concurrent_runs=4 * STARTS) as made:
         server = serving(made, "plain")
         await asyncio.to_thread(nats.kill)
         for _ in range(STARTS):

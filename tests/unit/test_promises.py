@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 
+import msgspec
 import pytest
 
 from events.commit import decode
@@ -23,6 +24,7 @@ from loomcycle.live import LiveRuns
 from loomcycle.loading import Plans
 from loomcycle.promises import Limits, Promises
 from loomcycle.providers.registry import Registry
+from loomcycle.readers import DISCONNECTED
 from loomcycle.services import Services
 from loomcycle.starts import Start, StartItem, pack
 from loomcycle.worker import Worker
@@ -122,6 +124,26 @@ def test_a_start_whose_post_failed_is_forgotten(fault: Fault) -> None:
             assert process.promises.waiting == 0
         await asyncio.sleep(SOON_S)
         assert await process.journal() == (TOMBSTONE if fault in UNKNOWN else [])
+
+    play(story)
+
+
+@pytest.mark.parametrize(
+    ("reason", "inbox"),
+    [("log unavailable", ["cancel"]), (DISCONNECTED, [])],
+    ids=["refused", "left"],
+)
+def test_a_detached_start_that_began_all_the_same_is_cancelled_unless_its_client_only_left(
+    reason: str, inbox: list[str]
+) -> None:
+    async def story() -> None:
+        process = Process()
+        start = await process.start()
+        item = msgspec.structs.replace(start.item, reader="continue")
+        assert await process.worker._ownership.begin(start, lambda: False) is not None
+        await process.promises._withdraw_quietly(item, 0, reason)
+        messages = await process.store.log.read(process.store.subjects.inbox("", RUN))
+        assert [msgspec.json.decode(m.data)["type"] for m in messages] == inbox
 
     play(story)
 
