@@ -67,23 +67,26 @@ def config(**more: Any) -> dict[str, Any]:
 
 
 def apply_load(
-    bench: Bench, server: Server, nats: int, concurrency: int, *, runs: int = 0
+    bench: Bench, server: Server, nats: int, concurrency: int, *, runs: int = 0, windows: int = 0
 ) -> tuple[Row, list[Window]]:
-    """Load ``server`` from another process; with ``runs`` as long as they take, in one window."""
+    """Load ``server`` from another process; with ``runs`` as long as they take, in one window.
+
+    ``windows``: so many instead of the bench's.
+    """
     job = Job(
         port=server.port,
         concurrency=concurrency,
-        windows=1 if runs else bench.windows,
+        windows=1 if runs else windows or bench.windows,
         window_s=bench.window_s,
         runs=runs,
         groups={"python": server.python_pids(), "nats": [nats]},
     )
     command = [sys.executable, "-m", "tests.bench.load", msgspec.json.encode(job).decode()]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    windows = [msgspec.json.decode(line, type=Window) for line in done.stdout.splitlines()]
-    if not windows or not all(window.runs for window in windows):
+    measured = [msgspec.json.decode(line, type=Window) for line in done.stdout.splitlines()]
+    if not measured or not all(window.runs for window in measured):
         raise AssertionError(f"no runs: {done.stderr}\n{server.tail()}")
-    return _summary(concurrency, windows), windows
+    return _summary(concurrency, measured), measured
 
 
 def _summary(concurrency: int, windows: list[Window]) -> Row:
@@ -192,22 +195,21 @@ def postgres(bench: Bench) -> None:
 
 
 def workers(bench: Bench) -> None:
-    """Two workers against one, one right after the other so that they meet the same machine."""
-    costs: dict[int, float] = {}
-    for count in (1, 2):
-        with deployment(bench) as made:
-            server = made.start(workers=count)
-            if count > 1:
-                server.wait_listening(count)
-            row, _ = apply_load(bench, server, made.nats_pid(), 32)
-            costs[count] = row.cpu_ms
-            if count == 2:
-                writers = asyncio.run(_writers(made))
-                least = min(writers.values()) if len(writers) > 1 else 0
-                bench.figure("workers_share", 100 * least / max(1, writers.total()))
-                bench.row("2 workers", row)
-                bench.figure("workers_runs_32", row.runs_s)
-    bench.figure("workers_ratio", costs[2] / costs[1])
+    """Two workers against one: their windows alternate, so that they meet the same machine."""
+    with deployment(bench) as one, deployment(bench) as two:
+        alone, both = one.start(), two.start(workers=2)
+        both.wait_listening(2)
+        windows: dict[int, list[Window]] = {1: [], 2: []}
+        for _ in range(bench.windows):
+            windows[1] += apply_load(bench, alone, one.nats_pid(), 32, windows=1)[1]
+            windows[2] += apply_load(bench, both, two.nats_pid(), 32, windows=1)[1]
+        row = _summary(32, windows[2])
+        writers = asyncio.run(_writers(two))
+        least = min(writers.values()) if len(writers) > 1 else 0
+        bench.figure("workers_share", 100 * least / max(1, writers.total()))
+        bench.row("2 workers", row)
+        bench.figure("workers_runs_32", row.runs_s)
+        bench.figure("workers_ratio", row.cpu_ms / _summary(32, windows[1]).cpu_ms)
 
 
 async def _writers(made: Deployment, stream: str = "RUNS-0") -> Counter[str]:
