@@ -66,6 +66,11 @@ class StreamSpec(Struct, frozen=True, kw_only=True):
     compression: Literal["none", "s2"] = "none"
     duplicate_window_s: float = DUPLICATE_WINDOW_S
 
+    @property
+    def first(self) -> int:
+        """Sequence of the first message; a stream that ends before it is empty."""
+        return max(self.first_seq, 1)
+
     def stream(self, prefix: str) -> str:
         """The name on the server."""
         return f"{prefix}-{self.name}"

@@ -21,7 +21,7 @@ from events.vocabulary import (
     RunParked,
 )
 from loomcycle.budget.turn import within_budget
-from loomcycle.children import Children
+from loomcycle.children import PARENT_CANCELLED, Children
 from loomcycle.compaction_turn import CompactionTurn
 from loomcycle.journal import InboxMoved, RunJournal
 from loomcycle.model_turn import ModelTurn
@@ -219,7 +219,7 @@ class Activation:
     async def _finish(self, finish: Finish) -> bool:
         """End the run; False when something reached its inbox first."""
         if finish.status != "completed":
-            await self._children.cancel("parent run cancelled")
+            await self._children.cancel(PARENT_CANCELLED)
         try:
             await self.journal.commit(closing(self.journal.state, finish))
         except InboxMoved:

@@ -28,11 +28,10 @@ from events.vocabulary import (
 from loomcycle.admission import terminal
 from loomcycle.call_input import given_to_children
 from loomcycle.errors import CommandError
-from loomcycle.journal import RunJournal, withdraw
+from loomcycle.journal import RunJournal, patiently, withdraw
 from loomcycle.loading import load
 from loomcycle.masking import decode_credentials
 from loomcycle.ownership import CREDENTIALS
-from loomcycle.parents import patiently
 from loomcycle.services import Services
 from loomcycle.starts import opening_of
 from loomcycle.wakes import wake_data

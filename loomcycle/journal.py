@@ -308,6 +308,16 @@ async def pause(attempt: int) -> None:
     await asyncio.sleep(RETRY_S[min(attempt, len(RETRY_S) - 1)])
 
 
+async def patiently(operation: Callable[[], Awaitable[T]]) -> T:
+    """Repeat an operation that is harmless to repeat until the log answers."""
+    for attempt in count():
+        try:
+            return await operation()
+        except (LogUnavailable, OutcomeUnknown):
+            await pause(attempt)
+    raise AssertionError("unreachable")
+
+
 async def withdraw(
     store: EventStore, tenant: str, run_id: str, reason: str, *, writer: str, ts: int
 ) -> bool:

@@ -54,6 +54,12 @@ class Plans:
             self._plans.popitem(last=False)
 
 
+async def give_way(index: int) -> None:
+    """Before the commit ``index`` of a journal: now and then the event loop gets a turn."""
+    if index and index % COMMITS_PER_SLICE == 0:
+        await asyncio.sleep(0)
+
+
 @dataclass
 class LoadedRun:
     """``plain`` holds unmasked events by number, where their seals could be opened; ``size`` is
@@ -70,8 +76,7 @@ async def read_commits(store: EventStore, tenant: str, run_id: str) -> list[Comm
     messages = await store.log.read(store.subjects.journal(tenant, run_id))
     commits: list[Commit] = []
     for index, message in enumerate(messages):
-        if index and index % COMMITS_PER_SLICE == 0:
-            await asyncio.sleep(0)
+        await give_way(index)
         commits.append(await whole_commit(store, message))
     return commits
 
@@ -117,13 +122,16 @@ async def fold_commits(
         if started.continues and started.previous is not None:
             history = await session_history(store, plans, tenant, started.previous)
         state = State(await _plan_of(plans, commits[0], started), history)
-    chain = Chain(commits[0].run)
+    await _fold_checked(state, commits[0].run, commits)
+    return state
+
+
+async def _fold_checked(state: State, run_id: str, commits: list[Commit]) -> None:
+    chain = Chain(run_id)
     for index, commit in enumerate(commits):
-        if index and index % COMMITS_PER_SLICE == 0:
-            await asyncio.sleep(0)
+        await give_way(index)
         chain.check(commit)
         apply_commit(state, commit)
-    return state
 
 
 async def session_history(
@@ -150,10 +158,7 @@ async def session_history(
     for started, commits in reversed(runs):
         plan = await _plan_of(plans, commits[0], started)
         state = State(plan, history if started.continues else None)
-        chain = Chain(started.run)
-        for commit in commits:
-            chain.check(commit)
-            apply_commit(state, commit)
+        await _fold_checked(state, started.run, commits)
         history = conversation_after(history, state)
     return history
 

@@ -6,19 +6,12 @@ twice is telling once (kernel.md section 6).
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from itertools import count
-from typing import TypeVar
-
 from events import inbox
-from events.log import LogUnavailable, OutcomeUnknown
-from loomcycle.journal import pause
+from loomcycle.journal import patiently
 from loomcycle.services import Services
 from loomcycle.wakes import wake_data
 from replay.children import ChildIds, outcome
 from replay.state import State
-
-T = TypeVar("T")
 
 MESSAGE_LIMIT = 512 * 1024
 """An outcome above this many bytes is not sent: its parent reads the child's journal instead."""
@@ -51,13 +44,3 @@ async def tell_parent(services: Services, state: State) -> None:
         store.live.poke(parent.run, b"inbox")
     wake = wake_data(facts.tenant, check=large)
     await patiently(lambda: store.wakes.post(parent.run, message.id, wake))
-
-
-async def patiently(operation: Callable[[], Awaitable[T]]) -> T:
-    """Repeat an operation that is harmless to repeat until the log answers."""
-    for attempt in count():
-        try:
-            return await operation()
-        except (LogUnavailable, OutcomeUnknown):
-            await pause(attempt)
-    raise AssertionError("unreachable")

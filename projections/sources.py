@@ -50,7 +50,7 @@ def sources_of(subjects: Subjects) -> tuple[Source, ...]:
         Source(
             kind=kind,
             stream=spec.name,
-            first=max(spec.first_seq, 1),
+            first=spec.first,
             roots=tuple(f"{subjects.prefix}.{subject}" for subject in spec.subjects),
         )
         for kind, spec in kinds

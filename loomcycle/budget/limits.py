@@ -6,13 +6,12 @@ Read once from the journals and plans of the runs above, which never change.
 from __future__ import annotations
 
 from collections import OrderedDict
-from itertools import count
 
-from events.log import EventStore, LogUnavailable, OutcomeUnknown
+from events.log import EventStore
 from events.plan import Budget
 from events.vocabulary import RunStarted
 from loomcycle.budget.ledger import Limit
-from loomcycle.journal import pause
+from loomcycle.journal import patiently
 from loomcycle.loading import Plans, opening, whole_commit
 from replay.budget_proof import may_bound
 from replay.state import State
@@ -65,13 +64,12 @@ class Limits:
 
     async def _started(self, tenant: str, run_id: str) -> RunStarted | None:
         store = self._store
-        for attempt in count():
-            try:
-                first = await store.log.first(store.subjects.journal(tenant, run_id))
-                return None if first is None else opening(await whole_commit(store, first))
-            except (LogUnavailable, OutcomeUnknown):
-                await pause(attempt)
-        raise AssertionError("unreachable")
+
+        async def read() -> RunStarted | None:
+            first = await store.log.first(store.subjects.journal(tenant, run_id))
+            return None if first is None else opening(await whole_commit(store, first))
+
+        return await patiently(read)
 
 
 def _with(above: tuple[Limit, ...], run_id: str, own: Budget | None) -> tuple[Limit, ...]:

@@ -15,7 +15,7 @@ from typing import Protocol
 from events.commit import JournalError
 from events.log import EventStore, LogError
 from events.vocabulary import RunStarted
-from loomcycle.loading import COMMITS_PER_SLICE, Plans, read_commits
+from loomcycle.loading import Plans, give_way, read_commits
 from loomcycle.tracing.spans import RunSpans, Span, is_sampled, trace_id_of
 
 log = logging.getLogger("loomcycle.tracing")
@@ -85,7 +85,6 @@ class EndedRuns:
     async def _spans(self, facts: RunStarted) -> list[Span]:
         fold = RunSpans(await self._plans.get(facts.plan))
         for index, commit in enumerate(await read_commits(self._store, facts.tenant, facts.run)):
-            if index and index % COMMITS_PER_SLICE == 0:
-                await asyncio.sleep(0)
+            await give_way(index)
             fold.add(commit)
         return fold.spans

@@ -17,6 +17,7 @@ from events.embedded import EmbeddedServer
 from events.log import EventStore
 from events.nats_store import connect
 from events.seals import load_master_key
+from events.streams import RUN_STREAM_NAMES, RUNS
 from loomcycle.loading import Plans, load, opening
 from projections.views import Views, ViewSettings
 from replay.fold import fold
@@ -264,11 +265,8 @@ async def _events_in_log(store: EventStore) -> tuple[int, dict[str, int]]:
     """Events in all journals, and the last sequence of each stream that holds some."""
     count = 0
     try:
-        ends = await store.log.ends([f"RUNS-{k}" for k in range(4)])
-        begins = [max(1, k * 2**38) for k in range(4)]
-        ends = {
-            s: end for begin, (s, end) in zip(begins, ends.items(), strict=True) if end >= begin
-        }
+        ends = await store.log.ends(RUN_STREAM_NAMES)
+        ends = {spec.name: ends[spec.name] for spec in RUNS if ends[spec.name] >= spec.first}
         for stream, end in ends.items():
             async for batch in store.log.tail(stream):
                 count += sum(

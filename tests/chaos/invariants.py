@@ -15,6 +15,7 @@ from events import state
 from events.commit import Commit, JournalError, Record, decode
 from events.frames import live_frame, steer_text
 from events.log import EventStore, Message
+from events.streams import BY_NAME, RUN_STREAM_NAMES
 from events.vocabulary import RunFinished, Text, ToolResult, UserInput
 from loomcycle.loading import Plans, opening, session_history
 from replay.verify import verify
@@ -24,7 +25,6 @@ from tests.chaos.agents import counted_by
 from tests.chaos.clients import Tracked
 
 TERMINAL_TYPES = ("run.finished", "run.withdrawn")
-RUN_STREAMS = tuple(f"RUNS-{k}" for k in range(4))
 
 
 class Log:
@@ -39,7 +39,7 @@ class Log:
     @classmethod
     async def read(cls, store: EventStore) -> Log:
         log = cls()
-        log.ends = await store.log.ends([*RUN_STREAMS, "STATE"])
+        log.ends = await store.log.ends([*RUN_STREAM_NAMES, "STATE"])
         for stream, end in log.ends.items():
             for message in await _all_of(store, stream, end):
                 log._take(store, message)
@@ -82,9 +82,8 @@ class Log:
 
 async def _all_of(store: EventStore, stream: str, end: int) -> list[Message]:
     """Messages of ``stream`` up to sequence ``end``, which is there unless purged."""
-    first = max(1, RUN_STREAMS.index(stream) * 2**38) if stream in RUN_STREAMS else 1
     found: list[Message] = []
-    if end < first:
+    if end < BY_NAME[stream].first:
         return found
     async for batch in store.log.tail(stream):
         found += batch
